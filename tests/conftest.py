@@ -1,0 +1,183 @@
+"""Shared fixtures: a scratch home, a writer of small invented transcripts, a small embedder."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import subprocess
+import sys
+import uuid
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+ROOT = Path(__file__).resolve().parent.parent
+sys.path.insert(0, str(ROOT))
+
+import code_memory as cm  # noqa: E402
+
+Line = dict[str, Any]
+
+
+class FakeEmbedder:
+    """A deterministic stand-in for the model: texts that share words lie near each other."""
+
+    dim = 64
+    fingerprint = "fake"
+
+    def embed(self, texts: Sequence[str]) -> Any:
+        import numpy as np
+
+        rows = np.zeros((len(texts), self.dim), dtype=np.float32)
+        for row, text in zip(rows, texts, strict=True):
+            for word in text.lower().split():
+                seed = int.from_bytes(
+                    hashlib.sha256(word.encode("utf-8", "replace")).digest()[:4], "big"
+                )
+                row += np.random.default_rng(seed).standard_normal(self.dim).astype(np.float32)
+            row /= max(float(np.linalg.norm(row)), 1e-9)
+        return rows
+
+
+class Transcript:
+    """Writes one transcript line by line, as Claude Code does."""
+
+    def __init__(self, path: Path, session_id: str, cwd: str = "/home/dana/harbor-api") -> None:
+        self.path, self.session_id, self.cwd = path, session_id, cwd
+        self.parent: str | None = None
+        self.minute = 0
+        path.parent.mkdir(parents=True, exist_ok=True)
+
+    def line(self, kind: str, /, **fields: Any) -> Line:
+        """Return one line with the common fields, its parent the line before."""
+        self.minute += 1
+        line = {
+            "parentUuid": self.parent,
+            "isSidechain": False,
+            "userType": "external",
+            "cwd": self.cwd,
+            "sessionId": self.session_id,
+            "version": "2.1.120",
+            "type": kind,
+            "uuid": str(uuid.uuid5(uuid.NAMESPACE_URL, f"{self.session_id}/{self.minute}")),
+            "timestamp": f"2026-03-{1 + self.minute // 1440:02}T{self.minute // 60 % 24:02}:{self.minute % 60:02}:00.000Z",
+            **fields,
+        }
+        self.parent = line["uuid"]
+        return line
+
+    def write(self, *lines: Line | str) -> None:
+        with open(self.path, "a", encoding="utf-8", errors="surrogatepass", newline="") as file:
+            for line in lines:
+                text = line if isinstance(line, str) else json.dumps(line, ensure_ascii=False)
+                file.write(text + "\n")
+
+    def prompt(self, text: Any, **fields: Any) -> Line:
+        line = self.line("user", **({"message": {"role": "user", "content": text}} | fields))
+        self.write(line)
+        return line
+
+    def response(self, text: str, message_id: str = "", **fields: Any) -> Line:
+        return self._assistant({"type": "text", "text": text}, message_id, fields)
+
+    def tool(self, name: str, ref: str, fields: Line, message_id: str = "") -> Line:
+        return self._assistant(
+            {"type": "tool_use", "id": ref, "name": name, "input": fields}, message_id, {}
+        )
+
+    def _assistant(self, block: Line, message_id: str, fields: Line) -> Line:
+        message_id = message_id or f"msg_{self.session_id}_{self.minute + 1}"
+        message = {
+            "id": message_id,
+            "role": "assistant",
+            "model": "claude-opus-4-5",
+            "content": [block],
+        }
+        line = self.line("assistant", **({"message": message} | fields))
+        self.write(line)
+        return line
+
+    def result(self, ref: str, content: Any, is_error: bool = False) -> Line:
+        block = {
+            "type": "tool_result",
+            "tool_use_id": ref,
+            "content": content,
+            "is_error": is_error,
+        }
+        line = self.line(
+            "user", message={"role": "user", "content": [block]}, toolUseResult={"stdout": "copy"}
+        )
+        self.write(line)
+        return line
+
+
+@pytest.fixture
+def home(tmp_path: Path) -> Path:
+    folder = tmp_path / "home"
+    folder.mkdir()
+    return folder
+
+
+@pytest.fixture
+def transcript(home: Path) -> Callable[..., Transcript]:
+    """Return a function that begins a transcript in the scratch home."""
+
+    def begin(
+        session_id: str = "s1", folder: str = "-home-dana-harbor-api", **more: Any
+    ) -> Transcript:
+        name = more.pop("name", f"{session_id}.jsonl")
+        return Transcript(home / ".claude" / "projects" / folder / name, session_id, **more)
+
+    return begin
+
+
+@pytest.fixture
+def memories(home: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[cm.Memories]:
+    """Memories of the scratch home, with the fake embedder."""
+    monkeypatch.setattr(cm, "load_model", lambda folder: FakeEmbedder())
+    monkeypatch.setattr(cm, "find_model", lambda *args: home)
+    places = cm.Places(home / ".claude-code" / "memory", home, {}, "linux")
+    made = cm.Memories(places, cm.Settings())
+    yield made
+    made.close()
+
+
+@pytest.fixture
+def run_cli(home: Path) -> Callable[..., subprocess.CompletedProcess[str]]:
+    """Return a function that runs the program as a process of its own in the scratch home."""
+
+    def run(*words: str, **more: Any) -> subprocess.CompletedProcess[str]:
+        env = {
+            k: v
+            for k, v in os.environ.items()
+            if not k.startswith(("CLAUDE_", "MEMORY_", "CODE_MEMORY_", "XDG_"))
+        }
+        env.update(
+            {"HOME": str(home), "USERPROFILE": str(home), "NO_COLOR": "1"}, **more.pop("env", {})
+        )
+        return subprocess.run(
+            [sys.executable, str(ROOT / "code_memory.py"), *words],
+            capture_output=True,
+            text=True,
+            encoding="utf-8",
+            env=env,
+            cwd=home,
+            timeout=120,
+            **more,
+        )
+
+    return run
+
+
+def sync(memories: cm.Memories) -> cm.ImportReport:
+    """Import all that is new, as `code-memory sync` does."""
+    return cm.sync(memories, quiet=True)
+
+
+def stored(memories: cm.Memories, type: str = "") -> list[cm.Memory]:
+    """Return all stored memories in the order of their rows."""
+    with memories.borrow_store() as store:
+        return [memory for _, memory in store.every_memory(cm.Filter(type=type))]
