@@ -7934,7 +7934,7 @@ class Importer:
         if not (drafts or sessions or states or cursors):
             return
         with self.store.reading():
-            ids = {item.session_id for item in (*drafts, *sessions)}
+            ids = {d.session_id for d in drafts} | {s.session_id for s in sessions}
             gone = {i for i in ids if self.store.is_forgotten_session(i)}
             drafts = [draft for draft in drafts if draft.session_id not in gone]
             sessions = [session for session in sessions if session.session_id not in gone]

@@ -107,7 +107,8 @@ def test_search_json_has_the_documented_fields(filled: Run) -> None:
 def test_commands_for_people(filled: Run) -> None:
     found = filled("search", "crane")
     id = re.search(r"mem:(\w+)", found.stdout)
-    assert found.returncode == 0 and id
+    assert found.returncode == 0
+    assert id
     assert "fuse" in filled("timeline", id[1]).stdout
     assert "/home/dana" in filled("details", id[1]).stdout
     assert "memories" in filled("stats").stdout
@@ -162,7 +163,9 @@ def test_unexpected_fault_shows_no_traceback_unless_asked(
     monkeypatch.setattr(cm, "find_places", fail)
     assert cm.main(["stats"]) == 1
     said = capsys.readouterr().err
-    assert "ZeroDivisionError" in said and "private words" not in said and "Traceback" not in said
+    assert "ZeroDivisionError" in said
+    assert "private words" not in said
+    assert "Traceback" not in said
     monkeypatch.setenv("CODE_MEMORY_DEBUG", "1")
     assert cm.main(["stats"]) == 1
     assert "Traceback" in capsys.readouterr().err
@@ -170,7 +173,8 @@ def test_unexpected_fault_shows_no_traceback_unless_asked(
 
 def test_redact_filters_standard_input(run_cli: Run) -> None:
     done = run_cli("redact", input=f"key {KEY}\r\nrest\n")
-    assert done.stdout.startswith("key [REDACTED:") and "rest" in done.stdout
+    assert done.stdout.startswith("key [REDACTED:")
+    assert "rest" in done.stdout
     assert KEY not in done.stdout
     assert "1  " in done.stderr
     lines = "".join(json.dumps(text) + "\n" for text in (f"a\n{KEY}", "로그인 🚀", "\ud83d"))
@@ -201,7 +205,8 @@ def test_forget_asks_shows_and_never_brings_back(filled: Run, home: Path) -> Non
     assert filled("forget", "--matching", "ferry").returncode == 2  # nobody to ask
     shown = filled("forget", "--matching", "ferry", "--yes")
     assert shown.returncode == 0
-    assert "1 prompt" in shown.stdout and "paint" not in shown.stdout
+    assert "1 prompt" in shown.stdout
+    assert "paint" not in shown.stdout
     assert (
         filled("search", "ferry", "--json").stdout.strip() == "[]"
         or "ferry" not in filled("search", "ferry", "--json").stdout

@@ -594,7 +594,7 @@ def test_what_is_no_database_is_one_sentence_or_nothing(tmp_path: Path, content:
     try:
         assert Read(sources.read_claude_memory_layer(path)).drafts == []
     except sources.SourceError as error:
-        assert str(path) in str(error)
+        assert str(path) in str(error)  # noqa: PT017
 
 
 def test_missing_database_is_one_sentence(tmp_path: Path) -> None:
