@@ -28,18 +28,32 @@ class FakeEmbedder:
     dim = 64
     fingerprint = "fake"
 
+    def _word(self, word: str) -> Any:
+        import numpy as np
+
+        seed = int.from_bytes(hashlib.sha256(word.encode("utf-8", "replace")).digest()[:4], "big")
+        return np.random.default_rng(seed).standard_normal(self.dim).astype(np.float32)
+
     def embed(self, texts: Sequence[str]) -> Any:
         import numpy as np
 
         rows = np.zeros((len(texts), self.dim), dtype=np.float32)
         for row, text in zip(rows, texts, strict=True):
             for word in text.lower().split():
-                seed = int.from_bytes(
-                    hashlib.sha256(word.encode("utf-8", "replace")).digest()[:4], "big"
-                )
-                row += np.random.default_rng(seed).standard_normal(self.dim).astype(np.float32)
+                row += self._word(word)
             row /= max(float(np.linalg.norm(row)), 1e-9)
         return rows
+
+    def embed_tokens(self, texts: Sequence[str]) -> Any:
+        """Return the numbers of each text's words, and the vectors of those words."""
+        import numpy as np
+
+        words: dict[str, int] = {}
+        found = [
+            np.array([words.setdefault(w, len(words)) for w in text.lower().split()], np.int64)
+            for text in texts
+        ]
+        return found, np.stack([self._word(w) for w in words] or [np.zeros(self.dim, np.float32)])
 
 
 class Transcript:

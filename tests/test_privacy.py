@@ -12,7 +12,13 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from code_memory import RULES, ConfigError, PrivacyFilter, Rule, redact
+from code_memory import (
+    RULES,
+    ConfigError,
+    PrivacyFilter,
+    Rule,
+    redact,
+)
 
 # Made-up secrets, put together here so that no scanner takes this file for a leak.
 TOKEN = "q7x2m9" * 5
@@ -204,6 +210,8 @@ HARMLESS = [
     f'"sessionId":"{UUID}"',
     f"credentialsId: '{UUID}'",
     f"<UserSecretsId>{UUID}</UserSecretsId>",
+    '"bridgeSessionId":"cse_01NqYVUYTjEqb4jESH4hbbv7"',
+    'entireSessionID: "2026-11-30-a1b2c3d4_e5f6_7890"',
     f'clientId = "{UUID}"',
     '"tool_use_id":"toolu_01ODZXCvroiYpQi0dCMXMVEI"',
     '"id":"msg_01XFDUDYJgAACzvnptvVoYEL"',
@@ -255,6 +263,7 @@ HARMLESS = [
     BEGIN + "\\n...\\n" + END,
     f"if pem.startswith('{BEGIN}'):",
     "비밀번호는 8자 이상이어야 합니다",
+    "password: 여덟글자가넘는한국어문장",
     "비밀번호 해싱은 bcrypt를 사용한다",
     "密码必须包含至少一个数字",
     "パスワードをハッシュ化して保存する",
@@ -375,6 +384,37 @@ PIECES = st.sampled_from(
 @settings(max_examples=600, deadline=None)
 @given(st.lists(PIECES | st.text(max_size=8), max_size=12).map("".join))
 def test_redacting_twice_changes_nothing(text: str) -> None:
+    once = redact(text)
+    assert redact(once) == once
+
+
+FEW = st.sampled_from(
+    [
+        "<private>",
+        "</private>",
+        "[private]",
+        "[/private]",
+        "[PRIVATE]",
+        "`",
+        "``",
+        "```",
+        "\n",
+        "x",
+        " ",
+        "~~~",
+        "password: ",
+        PASSWORD,
+        "[REDACTED:password]",
+        "=",
+        '"',
+        "token",
+    ]
+)
+
+
+@settings(max_examples=1500, deadline=None)
+@given(st.lists(FEW, max_size=14).map("".join))
+def test_redacting_twice_changes_nothing_among_tags(text: str) -> None:
     once = redact(text)
     assert redact(once) == once
 

@@ -25,7 +25,7 @@ def by_words(memories: cm.Memories, text: str) -> list[str]:
     if not expression:
         return []
     with memories.borrow_store() as store:
-        rows = [row for row, _ in store.find_by_words(expression, cm.Filter(), 10)]
+        rows = store.find_rows(expression, cm.Filter(), 10).tolist()
         return [m.content for m in store.memories(rows).values()]
 
 
@@ -60,7 +60,7 @@ def test_words_find(text: str, query: str, transcript: Begin, memories: cm.Memor
     t.prompt("something else entirely")
     t.prompt(text)
     sync(memories)
-    assert by_words(memories, query)[0] == text
+    assert by_words(memories, query) == [text]
     assert find(memories, query)[0] == text
 
 

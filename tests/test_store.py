@@ -148,7 +148,7 @@ def test_text_and_indexes_change_in_one_transaction(
     monkeypatch.undo()
     with memories.borrow_store() as store:
         assert store.count(cm.Filter()) == 0
-        assert store.find_by_words('"first"', cm.Filter(), 5) == []
+        assert store.find_rows('"first"', cm.Filter(), 5).tolist() == []
     assert stored(memories) == []
 
 
