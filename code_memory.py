@@ -7316,6 +7316,11 @@ def find_vec_extension() -> str:
     return str(Path(spec.submodule_search_locations[0]) / "vec0")
 
 
+# Opening is what SQLite's own locks are weakest at: two threads that open one WAL database at
+# the same moment could wait for each other (seen with Windows' locks).
+_OPENING = threading.Lock()
+
+
 class Store:
     """One connection to the store. Not to be used by two threads at once."""
 
@@ -7327,8 +7332,9 @@ class Store:
         self.notes: list[str] = []
         self.read_only = read_only
         try:
-            self.db = self._connect(apsw)
-            self._migrate()
+            with _OPENING:
+                self.db = self._connect(apsw)
+                self._migrate()
         except apsw.Error as error:
             raise self._explain(error) from error
         self.identity = self._read_identity()
@@ -15279,6 +15285,8 @@ def command_forget(args: argparse.Namespace) -> int:
     now = datetime.now().astimezone()
     before = parse_when(args.before, now, None) if args.before else None
     choice = ForgetChoice(tuple(args.ids), args.session, args.project, before, args.matching)
+    if choice == ForgetChoice() and sys.stdin.isatty():
+        choice = ask_what_to_forget(memories)
     if choice == ForgetChoice():
         raise UsageError("Say what to forget: ids, --session, --project, --before or --matching.")
     with memories.borrow_store() as store:
@@ -15299,6 +15307,19 @@ def command_forget(args: argparse.Namespace) -> int:
         f"Forgotten: {count_of(len(doomed.rows), 'memory', 'memories')}. They will not be imported again.",
     )
     return 0
+
+
+def ask_what_to_forget(memories: Memories) -> ForgetChoice:
+    """Ask a person who came by a click; words that are no id or project are text to look for."""
+    words = ask("Forget what? Words that the memories hold, a project, or an id: ").strip()
+    if words in ("", "n"):
+        return ForgetChoice()
+    with memories.borrow_store() as store:
+        if store.find_id(words) is not None or len(store.find_sessions(words)) == 1:
+            return ForgetChoice(ids=(words,))
+        if store.project_sessions(words):
+            return ForgetChoice(project=words)
+    return ForgetChoice(matching=words)
 
 
 def confirm(question: str) -> bool:
@@ -15386,6 +15407,10 @@ def command_mcp_install(args: argparse.Namespace) -> int:
             ledger=ledger_path(places),
             claude=find_claude_command(places.env) if client == "claude-code" else None,
         )
+    if args.session_hook:
+        hook = render_hook_command(command, places.platform)
+        path = session_hook_path(places.home, places.env)
+        outcomes.append(add_session_hook(path, hook, now, dry_run=args.dry_run))
     failed = report_outcomes(args, outcomes, args.dry_run)
     if args.dry_run or (failed and not any(o.word != "error" for o in outcomes)):
         return EXIT_FAILED if failed else 0
@@ -15476,6 +15501,9 @@ def command_mcp_uninstall(args: argparse.Namespace) -> int:
             ledger=ledger_path(places),
             claude=find_claude_command(places.env) if client == "claude-code" else None,
         )
+    if {"claude-code", "all"} & {args.client}:
+        path = session_hook_path(places.home, places.env)
+        outcomes.append(remove_session_hook(path, now, dry_run=args.dry_run))
     failed = report_outcomes(args, outcomes, args.dry_run)
     if args.purge and not args.dry_run and places.store_path.exists():
         if args.yes or confirm(f"Delete all memories in {places.folder} for good?"):
@@ -15510,6 +15538,10 @@ def command_mcp_status(args: argparse.Namespace) -> int:
 def command_doctor(args: argparse.Namespace) -> int:
     places = find_places(args.memory_path)
     checks = collect_client_checks(places, list(CLIENTS), None, prove=True)
+    hook_path = session_hook_path(places.home, places.env)
+    with contextlib.suppress(OSError, ValueError, ConfigError):
+        hook = read_session_hook(hook_path.read_text("utf-8-sig"))
+        checks += check_hook(hook_path, hook, places.platform)
     checks += collect_store_checks(args, places)
     if args.fix:
         checks = fix_all(checks)
@@ -15602,6 +15634,43 @@ def report_checks(args: argparse.Namespace, checks: Sequence[Check]) -> int:
     else:
         print(render_checks(checks, uses_colour()))
     return 0 if all(check.ok for check in checks) else EXIT_FAILED
+
+
+def command_uninstall(args: argparse.Namespace) -> int:
+    """Take the entries out of every client, and on macOS the program off the disk."""
+    places, now = find_places(args.memory_path), datetime.now().astimezone()
+    outcomes = []
+    for client in CLIENTS:
+        found = client_places(client, places.platform, places.home, places.env)
+        claude = find_claude_command(places.env) if client == "claude-code" else None
+        outcomes += uninstall(found, now, ledger=ledger_path(places), claude=claude)
+    outcomes.append(remove_session_hook(session_hook_path(places.home, places.env), now))
+    failed = report_outcomes(args, [o for o in outcomes if o.word != "absent"])
+    if places.platform == "darwin" and frozen_folder() is not None:
+        for path in remove_mac_program(places.home):
+            say(args, f"Removed {path}.")
+    elif frozen_folder() is None:
+        say(args, "Now remove the program: pip uninstall code-memory-desktop")
+    say(args, f"Your memories stay in {places.folder}.")
+    return EXIT_FAILED if failed else 0
+
+
+# The installer's identifier, and what it puts into the home folder.
+MAC_PACKAGE: Final = "io.github.code-memory"
+MAC_FOLDERS: Final = ("Applications/code-memory", "Library/Application Support/code-memory")
+
+
+def remove_mac_program(home: Path) -> list[Path]:
+    """Remove what the macOS installer put into the home folder; macOS has no uninstaller."""
+    removed = []
+    for name in MAC_FOLDERS:
+        folder = home / name
+        if folder.is_dir() and not folder.is_symlink():
+            shutil.rmtree(folder, ignore_errors=True)
+            removed.append(folder)
+    with contextlib.suppress(OSError, subprocess.SubprocessError):
+        run_briefly(["pkgutil", "--volume", str(home), "--forget", MAC_PACKAGE])
+    return removed
 
 
 def command_demo(args: argparse.Namespace) -> int:
@@ -15783,6 +15852,11 @@ def _describe_care(command: Callable[..., argparse.ArgumentParser]) -> None:
     part.add_argument("--session", default="", help="only of a session")
     part.add_argument("--project", default="", help="only of a project")
     part.add_argument("--out", default="", metavar="FILE", help="default standard output")
+    command(
+        "uninstall",
+        command_uninstall,
+        "take code-memory out of every client, and on macOS off the disk; the memories stay",
+    )
     part = command(
         "browse", command_browse, "make one offline page to look through the memories, and open it"
     )
@@ -15823,6 +15897,11 @@ def _describe_mcp(
         if name != "status":
             part.add_argument("--dry-run", action="store_true", help="only say what would be done")
         if name == "install":
+            part.add_argument(
+                "--session-hook",
+                action="store_true",
+                help="with --client claude-code: keep each session when it ends, also while Claude Desktop is closed",
+            )
             part.add_argument(
                 "--try",
                 action="store_true",
@@ -15893,17 +15972,49 @@ def fail(message: object, code: int, error: BaseException | None = None) -> int:
 def command_welcome(args: argparse.Namespace, parser: argparse.ArgumentParser) -> int:
     """Say what this is and what state it is in, to a person who typed or double-clicked it."""
     parser.print_help()
-    with contextlib.suppress(CodeMemoryError):
-        memories = open_memories(args)
-        stats = memories.stats()
-        print(
-            f"\n{count_of(stats.memories, 'memory', 'memories')} of {count_of(stats.sessions, 'session')} in {stats.store_path}."
-        )
-        return 0
-    print(
-        "\nNothing is remembered yet. Start with `code-memory mcp install`, or look at `code-memory demo`."
-    )
+    print()
+    places = find_places(args.memory_path)
+    if places.store_path.exists():
+        with contextlib.suppress(CodeMemoryError):
+            stats = open_memories(args).stats()
+            held = f"{count_of(stats.memories, 'memory', 'memories')} of {count_of(stats.sessions, 'session')}"
+            print(f"{held} in {stats.store_path}.")
+    else:
+        print("Nothing is remembered yet. `code-memory demo` shows what it does.")
+    states = read_states(client_places("claude-desktop", places.platform, places.home, places.env))
+    if any(state.entry for state in states):
+        print("Claude Desktop is set up; `code-memory doctor` checks that all is well.")
+    elif frozen_folder() is None:
+        print("Claude Desktop is not set up yet: `code-memory mcp install` does it.")
+    elif ask("Set up Claude Desktop now? [Y/n] ").strip().casefold() in (
+        "",
+        "y",
+        "yes",
+        "예",
+        "네",
+        "はい",
+        "是",
+    ):
+        main(["mcp", "install"])
+    if owns_console():
+        ask("Press Enter to close this window. ")
     return 0
+
+
+def ask(question: str) -> str:
+    """Return what a person types; at the end of input, "n"."""
+    print(question, end="", flush=True)
+    return sys.stdin.readline() or "n"
+
+
+def owns_console() -> bool:
+    """Say whether this process has a Windows console of its own, which closes when it ends."""
+    if sys.platform != "win32":
+        return False
+    import ctypes
+
+    process_ids = (ctypes.c_uint * 4)()
+    return bool(ctypes.windll.kernel32.GetConsoleProcessList(process_ids, 4) <= 2)
 
 
 if __name__ == "__main__":

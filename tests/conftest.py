@@ -17,7 +17,7 @@ import pytest
 ROOT = Path(__file__).resolve().parent.parent
 sys.path.insert(0, str(ROOT))
 
-import code_memory as cm  # noqa: E402
+import code_memory as cm
 
 Line = dict[str, Any]
 

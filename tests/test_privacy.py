@@ -539,10 +539,15 @@ def seconds(work: Callable[[], object]) -> float:
 def test_no_text_makes_it_slow(piece: str) -> None:
     size = 30_000
     text = piece * (4 * size // len(piece))
-    small = seconds(lambda: redact(text[:size]))
-    large = seconds(lambda: redact(text))
-    # Four times the text: four times the work, and twice that for noise.
-    assert large < 8 * small + 0.05
+
+    def grows_evenly() -> bool:
+        small = seconds(lambda: redact(text[:size]))
+        large = seconds(lambda: redact(text))
+        # Four times the text: four times the work, and twice that for noise.
+        return large < 8 * small + 0.05
+
+    # A busy machine may disturb one measurement, but not make three of them quadratic.
+    assert any(grows_evenly() for _ in range(3))
 
 
 def test_random_bytes_are_no_trouble() -> None:

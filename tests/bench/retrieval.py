@@ -27,7 +27,7 @@ ROOT = HERE.parent.parent
 if str(ROOT) not in sys.path:
     sys.path.insert(0, str(ROOT))
 
-import code_memory as cm  # noqa: E402
+import code_memory as cm
 
 SET_FILE = HERE / "retrieval_set.json"
 HITS = 50  # asked for; ranks beyond them count as not found
