@@ -2950,7 +2950,7 @@ def read_lines(
         rest = lines.pop()
         for line in lines:
             start += len(line) + 1
-            if oversized:
+            if oversized or len(line) > MAX_LINE_BYTES:  # however it fell into the chunks
                 oversized = False
                 skipped("longer than 16 MB")
                 yield start, []
@@ -4806,6 +4806,8 @@ def identify(path: Path) -> FoundSource | None:
             if (found := identify(file)) and found.kind == "claude-code":
                 return FoundSource("claude-code", path)
         return None
+    if not path.is_file():
+        return None  # opening a pipe would wait for a writer
     try:
         with open(path, "rb") as opened:
             head = opened.read(_LOOK_BYTES)
@@ -7194,6 +7196,12 @@ _PACK_DICTIONARY: Final = (
 )
 
 
+DAMAGED_TEXT: Final = (
+    "A stored text is damaged. Run `code-memory rebuild`: it keeps a copy, saves what can be read "
+    "and imports the rest again."
+)
+
+
 def pack_text(text: str) -> bytes:
     """Return a text as it is stored: one byte that says how, then the bytes."""
     raw = text.encode("utf-8")
@@ -7208,15 +7216,19 @@ def pack_text(text: str) -> bytes:
 
 
 def unpack_text(packed: bytes) -> Redacted:
-    """Return a stored text; raises StoreError where its bytes are damaged."""
+    """Return a stored text; raises StoreDamagedError where its bytes are damaged."""
     try:
         if packed[:1] == b"\1":
-            return Redacted(
-                zlib.decompressobj(-15, _PACK_DICTIONARY).decompress(packed[1:]).decode()
-            )
-        return Redacted(packed[1:].decode())
-    except (zlib.error, UnicodeDecodeError) as error:
-        raise StoreError("A stored text is damaged. Run `code-memory rebuild`.") from error
+            unpacker = zlib.decompressobj(-15, _PACK_DICTIONARY)
+            raw = unpacker.decompress(packed[1:])
+            if not unpacker.eof or unpacker.unused_data:
+                raise ValueError("cut short")
+            return Redacted(raw.decode())
+        if packed[:1] == b"\0":
+            return Redacted(packed[1:].decode())
+        raise ValueError("neither packed nor plain")
+    except (zlib.error, ValueError, TypeError, AttributeError) as error:
+        raise StoreDamagedError(DAMAGED_TEXT) from error
 
 
 @dataclass(frozen=True, slots=True)
@@ -7335,7 +7347,7 @@ class Store:
             with _OPENING:
                 self.db = self._connect(apsw)
                 self._migrate()
-        except apsw.Error as error:
+        except (apsw.Error, OSError) as error:
             raise self._explain(error) from error
         self.identity = self._read_identity()
 
@@ -7431,10 +7443,19 @@ class Store:
                 self.db.pragma("user_version", version)
 
     def _back_up(self, version: int) -> None:
+        """Copy the store before it is upgraded; the copy has its name only once it is whole."""
         copy = self.path.with_name(f"{self.path.name}.schema-{version}.backup")
-        if not copy.exists():
-            os.close(os.open(copy, os.O_CREAT | os.O_RDWR, 0o600))
-            self.db.execute("VACUUM INTO ?", (str(copy),)) if not copy.stat().st_size else None
+        if copy.exists() and copy.stat().st_size:
+            return
+        part = self.path.with_name(f"{self.path.name}.schema-{version}.{os.getpid()}.backup")
+        try:
+            part.unlink(missing_ok=True)
+            os.close(os.open(part, os.O_CREAT | os.O_EXCL | os.O_RDWR, 0o600))
+            self.db.execute("VACUUM INTO ?", (str(part),))
+            if self.db.pragma("user_version") == version:  # else another copy was quicker
+                os.replace(part, copy)
+        finally:
+            part.unlink(missing_ok=True)
 
     def _explain(self, error: Exception) -> StoreError:
         import apsw
@@ -7444,7 +7465,7 @@ class Store:
                 f"The store {self.path} is damaged. Run `code-memory rebuild`: it keeps a copy, "
                 "saves what can be read and imports the rest again."
             )
-        if isinstance(error, apsw.FullError):
+        if isinstance(error, apsw.FullError) or getattr(error, "errno", 0) == errno.ENOSPC:
             return StoreError(
                 f"The disk of {self.path} is full. Make room and run `code-memory sync`."
             )
@@ -7864,12 +7885,16 @@ class Store:
         All of sqlite-vec's chunks are compared at once: asking it for the nearest takes five
         times as long.
         """
+        import apsw
         import numpy as np
 
-        chunks = self._all(
-            "SELECT c.validity, c.rowids, v.vectors FROM memory_vec_chunks AS c"
-            " JOIN memory_vec_vector_chunks00 AS v ON v.rowid = c.chunk_id"
-        )
+        try:
+            chunks = self._all(
+                "SELECT c.validity, c.rowids, v.vectors FROM memory_vec_chunks AS c"
+                " JOIN memory_vec_vector_chunks00 AS v ON v.rowid = c.chunk_id"
+            )
+        except apsw.SQLError:  # another version's tables
+            chunks = []
         if len(signs) % 8 or not chunks:  # does not fall into 64-bit words
             return self._ask_for_nearest(signs, limit)
         validity, rowids, vectors = (b"".join(column) for column in zip(*chunks, strict=True))
@@ -7886,8 +7911,15 @@ class Store:
         return [int(row) for row in rows[np.argpartition(distance, limit - 1)[:limit]]]
 
     def _ask_for_nearest(self, signs: bytes, limit: int) -> list[int]:
+        import apsw
+
         sql = "SELECT rowid FROM memory_vec WHERE embedding MATCH vec_bit(?) AND k = ?"
-        return [row for (row,) in self._all(sql, (signs, min(limit, 100)))]
+        try:
+            return [row for (row,) in self._all(sql, (signs, min(limit, 100)))]
+        except apsw.SQLError as error:  # sqlite-vec has no other word for damage
+            raise StoreDamagedError(
+                "The index for search by meaning is damaged. Run `code-memory rebuild`."
+            ) from error
 
     def part_vectors(self, rows: Iterable[int]) -> dict[int, bytes]:
         """Return the int8 vectors of parts."""
@@ -7903,23 +7935,26 @@ class Store:
     _MEMORY_TABLES = "memory AS m JOIN session AS s ON s.id = m.session LEFT JOIN project AS p ON p.id = s.project"
 
     def _memory(self, row: Sequence[Any]) -> Memory:
-        labels = json.loads(row[12]) if row[12] else {}
-        return Memory(
-            id=row[1],
-            type=MEMORY_TYPES[row[2]],
-            time=row[3],
-            session_id=row[4],
-            session_title=row[5],
-            project=row[6],
-            project_name=row[7],
-            source=row[8],
-            source_ref=row[9],
-            agent_id=row[10],
-            content=unpack_text(row[11]),
-            files=tuple(labels.get("files", ())),
-            tools=tuple(labels.get("tools", ())),
-            concepts=tuple(labels.get("concepts", ())),
-        )
+        try:
+            labels = json.loads(row[12]) if row[12] else {}
+            return Memory(
+                id=row[1],
+                type=MEMORY_TYPES[row[2]],
+                time=row[3],
+                session_id=row[4],
+                session_title=row[5],
+                project=row[6],
+                project_name=row[7],
+                source=row[8],
+                source_ref=row[9],
+                agent_id=row[10],
+                content=unpack_text(row[11]),
+                files=tuple(labels.get("files", ())),
+                tools=tuple(labels.get("tools", ())),
+                concepts=tuple(labels.get("concepts", ())),
+            )
+        except (ValueError, IndexError, TypeError, AttributeError) as error:
+            raise StoreDamagedError(DAMAGED_TEXT) from error
 
     def memories(self, rows: Sequence[int]) -> dict[int, Memory]:
         """Return whole memories by row."""
@@ -8243,7 +8278,17 @@ class Store:
         if model:
             self._rebuild_signs(dim)
         self.db.execute("VACUUM")
-        self.db.pragma("wal_checkpoint(truncate)")
+        self._empty_wal()
+
+    def _empty_wal(self) -> None:
+        """Move all that is in the WAL to the file and empty it, however long a search takes."""
+        for _ in range(6):  # each waits as long as the busy timeout
+            if not self._all("PRAGMA wal_checkpoint(truncate)")[0][0]:
+                return
+        raise StoreError(
+            f"What was forgotten may still be in {self.path}-wal: another program reads the store"
+            " all the time. Close it and run `code-memory rebuild --redact`."
+        )
 
     def _rebuild_signs(self, dim: int) -> None:
         """Make the table of signs again from the vectors: its deleted rows keep their bytes."""
@@ -8271,73 +8316,258 @@ class Store:
                 if line != "ok":
                     problems.append(str(line))
             self.db.execute("INSERT INTO memory_fts (memory_fts) VALUES ('integrity-check')")
-        except apsw.Error as error:
+            if dim := self.vector_model()[1]:
+                self.find_by_signs(bytes((dim + 7) // 8), 1)  # reads all of it
+        except (apsw.Error, StoreDamagedError) as error:
             problems.append(describe_error(error))
         return problems
 
 
-def copy_readable(damaged: Path, store: Store) -> int:
-    """Copy what can be read of a damaged store's text into an empty one; returns the memories saved."""
-    import apsw
+def copy_readable(damaged: Path, store: Store) -> tuple[int, set[str]]:
+    """Copy what can be read of a damaged store's text into an empty one.
 
-    saved = 0
+    Returns the number of memories saved, and the tables of which something is lost.
+    """
+    scratch = store.path.with_name(f"{store.path.name}.mended")
+    saved, lost = 0, set[str]()
     try:
-        old = apsw.Connection(
-            f"{damaged.resolve().as_uri()}?mode=ro&immutable=1",
-            flags=apsw.SQLITE_OPEN_READONLY | apsw.SQLITE_OPEN_URI,
-        )
-    except apsw.Error:
-        return 0
-    with store.writing():
-        for table in (
-            "project",
-            "session",
-            "memory",
-            "alias",
-            "origin",
-            "tag",
-            "memory_tag",
-            "transcript",
-            "cursor",
-        ):
-            width = len(store._all(f"SELECT * FROM pragma_table_info('{table}')"))
-            insert = f"INSERT OR IGNORE INTO {table} VALUES ({', '.join('?' * width)})"
-            key = (
-                "rowid"
-                if table in ("project", "session", "memory", "origin", "tag", "transcript")
-                else ""
-            )
-            for row in _read_despite_damage(old, table, key):
-                store.db.execute(insert, row)
-                saved += table == "memory"
-        store.db.execute("DELETE FROM memory WHERE session NOT IN (SELECT id FROM session)")
-        # What the damage took is read again: a transcript is unread until its text is here.
-        store.db.execute("UPDATE transcript SET size = -1, position = 0")
-        store.db.execute(
-            f"DELETE FROM origin WHERE memory <> {FORGOTTEN} AND memory NOT IN (SELECT id FROM memory)"
-        )
-    old.close()
-    return saved
+        for head in (b"", *_build_heads()):
+            if head:  # what a store begins with, for one whose beginning is damaged
+                shutil.copyfile(damaged, scratch)
+                with open(scratch, "r+b") as file:
+                    file.write(head[:28] + struct.pack(">I", damaged.stat().st_size // 4096))
+                    file.seek(32)
+                    file.write(head[32:])
+            old = _open_damaged(scratch if head else damaged)
+            if old is not None:
+                with contextlib.closing(old), store.writing():
+                    saved, lost = _copy_tables(old, damaged, store)
+            if saved:
+                break
+    finally:
+        scratch.unlink(missing_ok=True)
+    return saved, lost
 
 
-def _read_despite_damage(old: Any, table: str, key: str) -> Iterator[tuple[Any, ...]]:
-    """Yield the rows of a table; at a damaged page, go on behind it where rows are numbered."""
+def _build_heads() -> list[bytes]:
+    """Return the header of a store, and the first page of a new one and of one made compact.
+
+    The tables of a store lie where they lie in any other, since all are made before the first
+    row is written; VACUUM does the same in another order.
+    """
+    store = Store(Path(":memory:"))
+    new: bytes = store.db.serialize("main")[:4096]
+    store.db.execute("VACUUM")
+    compact: bytes = store.db.serialize("main")[:4096]
+    store.close()
+    return [new[:100], new, compact]
+
+
+def _open_damaged(path: Path) -> Any:
+    """Open a damaged store for reading, with what is in its WAL where that can be had; or None."""
     import apsw
 
-    last, step = -(2**62), 1
+    flags = apsw.SQLITE_OPEN_READONLY | apsw.SQLITE_OPEN_URI
+    for mode in ("ro", "ro&immutable=1"):
+        try:
+            db = apsw.Connection(f"{path.resolve().as_uri()}?mode={mode}", flags=flags)
+        except apsw.Error:
+            continue
+        try:
+            db.pragma("writable_schema", True)  # reads on when the file's end or its schema is lost
+            db.execute("SELECT 1 FROM memory LIMIT 0").fetchall()
+            return db
+        except apsw.Error:
+            db.close()
+    return None
+
+
+def _copy_tables(old: Any, path: Path, store: Store) -> tuple[int, set[str]]:
+    """Copy the rows of a damaged store that make sense."""
+    import apsw
+
+    saved, lost = 0, set[str]()
+    for table, key, by_number in (
+        ("project", "id", True),
+        ("session", "id", True),
+        ("memory", "id", True),
+        ("alias", "code", False),
+        ("origin", "key", True),
+        ("transcript", "key", True),
+        ("cursor", "source", False),
+    ):
+        listing = f"SELECT name FROM pragma_table_info('{table}')"
+        theirs = {name for (name,) in old.execute(listing)}  # fewer where its schema is older
+        columns = [name for (name,) in store._all(listing) if name in theirs]
+        if not columns:
+            lost.add(table)
+            continue
+        names = ", ".join(columns)
+        insert = f"INSERT OR IGNORE INTO {table} ({names}) VALUES ({', '.join('?' * len(columns))})"
+        for row in _read_despite_damage(old, table, names, key, by_number, lost):
+            if table == "memory" and not _is_sound(dict(zip(columns, row, strict=True))):
+                lost.add(table)
+                continue
+            store.db.execute(insert, row)
+            saved += table == "memory" and store.db.changes()
+        if table == "memory" and table in lost:
+            for row in _scan_memories(path):
+                if _is_sound(dict(zip(columns, row, strict=False))):  # later columns stay empty
+                    store.db.execute(
+                        f"INSERT OR IGNORE INTO memory ({', '.join(columns[: len(row)])})"
+                        f" VALUES ({', '.join('?' * len(row))})",
+                        row,
+                    )
+                    saved += store.db.changes()
+    for key in ("paused", "redactions"):
+        with contextlib.suppress(apsw.Error):
+            for (value,) in old.execute("SELECT value FROM meta WHERE key = ?", (key,)):
+                store.set_meta(key, value)
+    # A memory whose session is lost keeps its text, in a session of its number.
+    store.db.execute(
+        "INSERT INTO session (id, session_id, source) SELECT DISTINCT m.session, 'lost-' || m.session,"
+        " m.source FROM memory AS m WHERE m.session NOT IN (SELECT id FROM session)"
+    )
+    for memory, labels in store._all("SELECT id, labels FROM memory WHERE labels IS NOT NULL"):
+        for kind, values in json.loads(labels).items():
+            for name in values:
+                store._write_tag(memory, kind.removesuffix("s"), name)
+    # What the damage took is read again: a transcript is unread until its text is here.
+    store.db.execute("UPDATE transcript SET size = -1, position = 0")
+    store.db.execute(
+        f"DELETE FROM origin WHERE memory <> {FORGOTTEN} AND memory NOT IN (SELECT id FROM memory)"
+    )
+    return saved, lost
+
+
+def _scan_memories(path: Path) -> Iterator[tuple[Any, ...]]:
+    """Yield the rows of `memory` from every page of a file, whatever leads to the page.
+
+    The file format is SQLite's (https://www.sqlite.org/fileformat2.html#b_tree_pages); a row of
+    `memory` is known by the kinds of its columns.
+    """
+    size = 4096
+    with open(path, "rb") as file:
+
+        def read_page(number: int) -> bytes:
+            file.seek((number - 1) * size)
+            return file.read(size)
+
+        for number in range(2, path.stat().st_size // size + 1):
+            page = read_page(number)
+            if page[:1] != b"\x0d":
+                continue  # no leaf of a table
+            for cell in range(int.from_bytes(page[3:5], "big")):
+                with contextlib.suppress(IndexError, ValueError, struct.error):
+                    (at,) = struct.unpack_from(">H", page, 8 + 2 * cell)
+                    length, at = _read_varint(page, at)
+                    row, at = _read_varint(page, at)
+                    local, least = length, (size - 12) * 32 // 255 - 23
+                    if length > size - 35:
+                        local = least + (length - least) % (size - 4)
+                        local = local if local <= size - 35 else least
+                    parts = [page[at : at + local]]
+                    left, rest = length - local, page[at + local : at + local + 4]
+                    while left > 0:  # the rest is in a chain of further pages
+                        more = read_page(int.from_bytes(rest, "big"))
+                        if len(more) < size:
+                            raise ValueError("the chain is broken")
+                        parts.append(more[4 : 4 + left])
+                        left, rest = left - (size - 4), more[:4]
+                    values = _parse_record(b"".join(parts))
+                    if [type(v) for v in values[1:7]] == [str, int, int, int, str, str]:
+                        yield row, *values[1:]
+
+
+def _read_varint(data: bytes, at: int) -> tuple[int, int]:
+    """Return a number of SQLite's variable length, and where it ends."""
+    value = 0
+    for _ in range(8):
+        value, at = value << 7 | data[at] & 0x7F, at + 1
+        if data[at - 1] < 0x80:
+            return value, at
+    return value << 8 | data[at], at + 1
+
+
+def _parse_record(record: bytes) -> list[Any]:
+    """Return the values of a row of `memory`; raises ValueError for anything else."""
+    end, at = _read_varint(record, 0)
+    values, start = list[Any](), end
+    while at < end:
+        kind, at = _read_varint(record, at)
+        length = (kind - 12) // 2 if kind >= 12 else (0, 1, 2, 3, 4, 6, 8, 8, 0, 0)[kind]
+        part, start = record[start : start + length], start + length
+        if kind >= 12:
+            values.append(part.decode() if kind % 2 else part)
+        else:
+            number = kind - 8 if kind > 7 else int.from_bytes(part, "big", signed=True)
+            values.append(number if kind else None)
+    if len(values) < 10 or values[0] is not None or start != len(record):
+        raise ValueError("no row of memory")
+    return values[:10]
+
+
+def _is_sound(row: Mapping[str, Any]) -> bool:
+    """Say whether a row of `memory` holds what it should: damage may leave a row and garble it."""
+    try:
+        unpack_text(row["text"])
+        MEMORY_TYPES[row["type"]]
+        labels = json.loads(row["labels"] or "{}")
+        names = [name for names in labels.values() for name in names]
+        texts = [row["code"], row["source"], row["source_ref"], *labels, *names]
+        return isinstance(row["time"], int) and all(isinstance(text, str) for text in texts)
+    except (StoreError, ValueError, IndexError, TypeError, AttributeError):
+        return False
+
+
+def _read_despite_damage(
+    old: Any, table: str, columns: str, key: str, by_number: bool, lost: set[str]
+) -> Iterator[tuple[Any, ...]]:
+    """Yield the rows of a table; at a damaged page, go on behind it.
+
+    Where rows are numbered, all others are found; else those from both ends up to the damage,
+    some of them twice.
+    """
+    import apsw
+
+    def read(order: str, low: int | None = None, limit: int = -1) -> Iterator[tuple[Any, ...]]:
+        where = "" if low is None else f"WHERE {key} > {low}"
+        yield from old.execute(
+            f"SELECT {key}, {columns} FROM {table} {where} ORDER BY {key} {order} LIMIT {limit}"
+        )
+
+    def works(low: int) -> bool:
+        try:
+            list(read("ASC", low, 1))
+        except apsw.Error:
+            return False
+        return True
+
+    last = -(2**63) if by_number else None
     while True:
         try:
-            sql = f"SELECT {key + ',' if key else ''} * FROM {table}"
-            sql += f" WHERE {key} > {last} ORDER BY {key}" if key else ""
-            for row in old.execute(sql):
-                if key:
-                    last, step = row[0], 1
-                yield row[1:] if key else row
+            for row in read("ASC", last):
+                last = row[0] if by_number else None
+                yield row[1:]
             return
         except apsw.Error:
-            if not key or step > 2**40:
+            lost.add(table)
+        if last is None:
+            with contextlib.suppress(apsw.Error):
+                for row in read("DESC"):
+                    yield row[1:]
+            return
+        # Find the nearest number behind the damage: double the distance, then halve the doubt.
+        fails, step = max(last, 0), 1
+        while not works(min(fails + step, 2**63 - 1)):
+            if fails + step >= 2**63 - 1:
                 return
-            last, step = max(last, 0) + step, step * 2
+            step *= 2
+        last = min(fails + step, 2**63 - 1)
+        fails += step // 2
+        while last - fails > 1:
+            middle = (last + fails) // 2
+            fails, last = (fails, middle) if works(middle) else (middle, last)
 
 
 # === 12. Import ==============================================================
@@ -8410,16 +8640,24 @@ class ImportLock:
         self._file: IO[bytes] | None = None
 
     def acquire(self) -> bool:
-        """Try to take the lock; return at once whether it was taken."""
+        """Try to take the lock; return at once whether it was taken.
+
+        Raises StoreError where no lock can be had at all, however long one waits.
+        """
         try:
             file = open(os.open(self.path, os.O_CREAT | os.O_RDWR, 0o600), "r+b")
-        except OSError:
-            return False
+        except OSError as error:
+            raise StoreError(f"{self.path} cannot be made ({describe_error(error)}).") from error
         try:
             lock_file(file)
-        except OSError:
+        except OSError as error:
             file.close()
-            return False
+            if error.errno in (errno.EAGAIN, errno.EACCES, errno.EDEADLK):
+                return False  # another process has it
+            raise StoreError(
+                f"{self.path} cannot be locked ({describe_error(error)}), so nothing new is read."
+                " Choose a folder on a local disk with --memory-path."
+            ) from error
         self._file = file
         return True
 
@@ -9158,7 +9396,7 @@ class Memories:
         self._settled = threading.Event()  # nothing known to be unread
         self._closing = threading.Event()
         self._found: list[FoundTranscript] = []
-        self._states: tuple[int, dict[int, TranscriptState]] = (-1, {})
+        self._states: tuple[object, dict[int, TranscriptState]] = (None, {})
         self._around: tuple[object, Surroundings | None] = (None, None)
         self._around_guard = threading.Lock()
         self._thread: threading.Thread | None = None
@@ -9260,7 +9498,11 @@ class Memories:
                 return
             try:
                 due = time.monotonic() - self._others_read > OTHER_SOURCES_SECONDS
-                self.import_all(store, should_stop=self._closing.is_set, others=due)
+                self.import_all(
+                    store,
+                    should_stop=lambda: self._closing.is_set() or not store.is_current(),
+                    others=due,
+                )
                 if due:
                     self._others_read = time.monotonic()
             finally:
@@ -9286,6 +9528,7 @@ class Memories:
         report = ImportReport()
         importer.prepare_vectors()
         found = find_transcripts(roots, report.notes)
+        all_seen = not report.notes
         self._found = found
         states = store.transcripts()
         unread = sum(is_unread(f, states.get(f.key)) for f in found)
@@ -9297,10 +9540,10 @@ class Memories:
                     should_stop,
                 )
             )
-        if sources is None:
-            gone = {f.key for f in found}
+        if sources is None and all_seen:  # what lies in a locked folder is not gone
+            present = {f.key for f in found}
             with store.writing():
-                store.mark_gone(gone)
+                store.mark_gone(present)
         if others:
             report.add(self._import_other_sources(importer, sources, on_progress, should_stop))
         importer.embed_missing(lambda done, goal: on_progress("vectors", done, goal), should_stop)
@@ -9357,7 +9600,8 @@ class Memories:
             self._settled.wait(READ_SECONDS)
 
     def _read_states(self, store: Store) -> dict[int, TranscriptState]:
-        version = store.meta("states_version", 0)
+        # of this file: one that was deleted and made again counts from 0
+        version = store.identity, store.meta("states_version", 0)
         if self._states[0] != version:
             self._states = (version, store.transcripts())
         return self._states[1]
@@ -9415,6 +9659,7 @@ class Memories:
                 matched=("newest",),
             )
             for row in rows
+            if row in memories  # not forgotten since
         )
         return SearchResult(query, hits, store.count(filter), self.notes(store))
 
@@ -9582,6 +9827,9 @@ class Memories:
                     continue
                 around = store.neighbours(row, before, after)
                 memories = store.memories(around)
+                if row not in memories:  # forgotten since
+                    unknown.append(self.privacy.redact(id))
+                    continue
                 rows = tuple(self._shown(memories[r]) for r in around if r in memories)
                 timelines.append(Timeline(memories[row].id, rows, notes))
         return timelines, unknown
@@ -9593,8 +9841,8 @@ class Memories:
         with self.borrow_store(cancel) as store:
             for id in dict.fromkeys(ids):
                 row = store.find_id(id)
-                if row is not None:
-                    found.append(self._shown(store.memories([row])[row]))
+                if row is not None and (memory := store.memories([row]).get(row)):
+                    found.append(self._shown(memory))
                 elif len(sessions := store.find_sessions(id)) == 1:
                     digest = store.session_digest(sessions[0])
                     memories = tuple(map(self._shown, digest.memories))
@@ -9804,8 +10052,9 @@ def forget(memories: Memories, doomed: Doomed) -> None:
 
 
 def find_backups_of_store(folder: Path) -> list[Path]:
-    """Return the copies of the store that we made at upgrades and repairs."""
-    return sorted([*folder.glob(f"{STORE_FILE}.*.backup"), *folder.glob(f"{STORE_FILE}.damaged-*")])
+    """Return the copies of the store that we made at upgrades and repairs, finished or not."""
+    kinds = (".*.backup*", ".damaged-*", ".rescued*", ".mended")
+    return sorted(path for kind in kinds for path in folder.glob(STORE_FILE + kind))
 
 
 def rebuild(
@@ -9816,16 +10065,15 @@ def rebuild(
     while not lock.acquire():
         time.sleep(0.2)
     try:
-        lines = []
         try:
             with memories.borrow_store() as store:
                 if store.check():
                     raise StoreDamagedError("damaged")
+                return _rebuild_indexes(memories, store, redact, on_progress)
         except StoreDamagedError:
-            lines += salvage(memories)
+            lines = salvage(memories)
         with memories.borrow_store() as store:
-            lines += _rebuild_indexes(memories, store, redact, on_progress)
-            return lines
+            return lines + _rebuild_indexes(memories, store, redact, on_progress)
     finally:
         lock.release()
 
@@ -9871,22 +10119,75 @@ def _rebuild_indexes(
 
 
 def salvage(memories: Memories) -> list[str]:
-    """Put a damaged store aside and begin a new one with all that can still be read of it."""
+    """Make a new store of all that can be read of a damaged one, then put that one aside.
+
+    Until the last step the damaged store stays where it is: whoever is interrupted, or has no
+    room on the disk, can begin again.
+    """
     path = memories.places.store_path
     stamp = datetime.now().strftime("%Y%m%d-%H%M%S")
-    aside = path.with_name(f"{path.name}.damaged-{stamp}")
-    os.replace(path, aside)
-    for suffix in ("-wal", "-shm"):
-        with contextlib.suppress(OSError):
-            os.replace(f"{path}{suffix}", f"{aside}{suffix}")
-    saved = 0
-    with memories.borrow_store() as store:
-        saved = copy_readable(aside, store)
-    return [
+    names = (
+        f"{path.name}.damaged-{stamp}{more}" for more in ("", *map("-{}".format, range(2, 99)))
+    )
+    aside = next(found for name in names if not (found := path.with_name(name)).exists())
+    fresh = path.with_name(f"{path.name}.rescued")
+    _remove_store(fresh)
+    try:
+        store = Store(fresh)
+        try:
+            with store.reading():
+                saved, lost = copy_readable(path, store)
+                if "origin" in lost:
+                    _restore_origins(memories, store)
+        finally:
+            store.close()
+        try:
+            os.link(path, aside)  # so that there is a store at every moment
+        except OSError:
+            os.replace(path, aside)
+        for suffix in ("-wal", "-shm"):
+            with contextlib.suppress(FileNotFoundError):
+                os.replace(f"{path}{suffix}", f"{aside}{suffix}")
+        os.replace(fresh, path)
+    finally:
+        _remove_store(fresh)
+    lines = [
         f"The store was damaged. It was put aside as {aside};"
         f" {count_of(saved, 'memory', 'memories')} could be read from it.",
         "Run `code-memory sync` to import again what your transcripts still hold.",
     ]
+    if "origin" in lost:
+        lines.append(
+            "The list of what you had forgotten is damaged too: look whether some of it comes back."
+        )
+    return lines
+
+
+def _remove_store(path: Path) -> None:
+    for suffix in ("", "-wal", "-shm", "-journal"):
+        Path(f"{path}{suffix}").unlink(missing_ok=True)
+
+
+def _restore_origins(memories: Memories, store: Store) -> None:
+    """Note again by what the memories can come again, as far as they themselves tell it."""
+    importer = Importer(store, memories.privacy, None, [], memories.settings)
+    with store.writing():
+        for row, memory in store.every_memory(Filter()):
+            draft = Draft(
+                memory.type,
+                memory.content,
+                memory.time,
+                memory.source,
+                memory.source_ref,
+                memory.session_id,
+            )
+            keys = [origin_key(memory.type, qualified_ref(memory.source, memory.source_ref))]
+            if memory.type == "tool":
+                keys += [
+                    origin_key("tool", qualified_ref(memory.source, f"result {memory.source_ref}")),
+                    origin_key("join", f"tool {memory.source_ref}"),
+                ]
+            store.write_keys([*keys, *importer._text_keys(draft)], row)
 
 
 def render_export(memory: Memory, aliases: Sequence[tuple[str, str]], format: str) -> str:
