@@ -314,6 +314,7 @@ class Stats:
     days: dict[str, int] = field(default_factory=dict)  # ISO date -> memories, last 12 weeks
     store_path: str = ""
     store_bytes: int = 0
+    line_bytes: int = 0  # of kept transcript lines, in the store
     version: str = VERSION
     notes: tuple[str, ...] = ()
 
@@ -3139,6 +3140,11 @@ class TranscriptParser:
     _tool_names: dict[str, str] = field(default_factory=dict)
     _cwd: str = ""
 
+    def excludes(self, line: Json) -> bool:
+        """Say whether a line belongs to an excluded project."""
+        cwd = _string(line.get("cwd"))
+        return self.is_excluded(self.project if self.project_fixed else cwd or self.project)
+
     def parse_line(self, line: Json) -> Iterator[Draft | SessionDraft]:
         """Yield the drafts of one line; lines of unknown types yield nothing."""
         kind = line.get("type")
@@ -3150,7 +3156,7 @@ class TranscriptParser:
             self._cwd = cwd
             if not self.project_fixed:
                 self.project = cwd
-        if self.is_excluded(self.project if self.project_fixed else cwd or self.project):
+        if self.excludes(line):
             return
         self.time = parse_time(line.get("timestamp"), self.time)
         if kind in TITLE_RANKS:
@@ -6161,6 +6167,7 @@ def _build_stat_lines(stats: Stats, zone: tzinfo | None, now: datetime) -> list[
             "what is imported stays here",
         ),
         ("Redactions", f"{stats.redactions:,}"),
+        *([("Kept Lines", render_size(stats.line_bytes))] if stats.line_bytes else []),
         ("Store", f"{_render_field(stats.store_path, 300)} ({render_size(stats.store_bytes)})"),
         ("Version", _render_field(stats.version, 40)),
     ]
@@ -6430,6 +6437,7 @@ def stats_as_json(stats: Stats) -> Mapping[str, Any]:
         "days": stats.days,
         "store_path": stats.store_path,
         "store_bytes": stats.store_bytes,
+        "line_bytes": stats.line_bytes,
         "version": stats.version,
         "notes": list(stats.notes),
     }
@@ -6456,6 +6464,10 @@ SETTINGS_TEMPLATE: Final = """\
 # history = true
 # Further folders with Claude Code transcripts (*.jsonl), searched with all that is below them:
 # folders = ["~/backup/claude-projects"]
+# Keep the transcripts' own lines too, filtered, so that `code-memory export --format claude-code`
+# can give a transcript back after Claude Code has deleted it. Costs about a tenth of the
+# transcripts' size on disk; `code-memory stats` says how much it is now.
+# keep_lines = true
 
 [privacy]
 # Regular expressions; what they match is hidden before it is stored:
@@ -6486,6 +6498,7 @@ class Settings:
 
     sources_off: frozenset[str] = frozenset()
     folders: tuple[Path, ...] = ()
+    keep_lines: bool = False
     patterns: tuple[str, ...] = ()
     tags: tuple[str, ...] = ()
     excluded_projects: tuple[str, ...] = ()
@@ -6585,7 +6598,7 @@ def parse_settings(text: str, name: str, home: Path, env: Mapping[str, str]) -> 
             complain("sources", key, "must be true or false")
         elif value is False:
             off.add(key)
-        if key != "folders" and key not in SOURCE_NAMES:
+        if key not in ("folders", "keep_lines", *SOURCE_NAMES):
             complain("sources", key, f"is not known; known are {', '.join(SOURCE_NAMES)}")
     patterns = []
     for pattern in strings("privacy", "patterns"):
@@ -6602,6 +6615,7 @@ def parse_settings(text: str, name: str, home: Path, env: Mapping[str, str]) -> 
     return Settings(
         sources_off=frozenset(off),
         folders=tuple(expand_path(f, home, env) for f in strings("sources", "folders")),
+        keep_lines=table("sources").get("keep_lines") is True,
         patterns=tuple(patterns),
         tags=strings("privacy", "tags"),
         excluded_projects=tuple(
@@ -7145,6 +7159,13 @@ MIGRATIONS: Final = (
         gone INTEGER NOT NULL DEFAULT 0
     );
     CREATE TABLE cursor (source TEXT PRIMARY KEY, value TEXT NOT NULL) WITHOUT ROWID;
+    CREATE TABLE line (              -- of transcripts, where they are kept
+        id INTEGER PRIMARY KEY,
+        key INTEGER NOT NULL UNIQUE, -- hash of its uuid, or of itself where it has none
+        session_id TEXT NOT NULL,
+        text BLOB NOT NULL           -- see pack_text
+    );
+    CREATE INDEX line_by_session ON line (session_id);
     CREATE TABLE vector (id INTEGER PRIMARY KEY, embedding BLOB NOT NULL);
     CREATE VIRTUAL TABLE memory_fts USING fts5 (
         text, content = '', contentless_delete = 1, tokenize = 'unicode61 remove_diacritics 0'
@@ -7730,6 +7751,24 @@ class Store:
             )
         )
 
+    def write_line(self, session_id: str, uuid: str, text: Redacted) -> None:
+        """Keep a line of a transcript, once."""
+        key = origin_key("line", uuid or f"{session_id} {text}")
+        packed = pack_text(text)
+        self.db.execute(
+            "INSERT OR IGNORE INTO line (key, session_id, text) VALUES (?, ?, ?)",
+            (key, session_id, packed),
+        )
+        if self.db.changes():
+            self.add_meta("line_bytes", len(packed))
+
+    def lines(self, session_id: str) -> Iterator[Json]:
+        """Yield the kept lines of a session in their order."""
+        for (text,) in self._all(
+            "SELECT text FROM line WHERE session_id = ? ORDER BY id", (session_id,)
+        ):
+            yield json.loads(unpack_text(text))
+
     # --- transcripts ---
 
     def transcripts(self) -> dict[int, TranscriptState]:
@@ -8255,6 +8294,11 @@ class Store:
             "UPDATE session SET title = '', title_rank = 9 WHERE session_id IN (SELECT substr(source_ref, 7)"
             " FROM memory WHERE id IN (SELECT id FROM doomed) AND source_ref LIKE 'title:%')"
         )
+        # A kept line cannot be told from its memory any more: all of its session go.
+        self.db.execute(
+            "DELETE FROM line WHERE session_id IN (SELECT s.session_id FROM session AS s"
+            " JOIN memory AS m ON m.session = s.id WHERE m.id IN (SELECT id FROM doomed))"
+        )
         self.db.execute("DELETE FROM memory_tag WHERE memory IN (SELECT id FROM doomed)")
         self.db.execute("DELETE FROM alias WHERE memory IN (SELECT id FROM doomed)")
         self.db.execute("DELETE FROM memory WHERE id IN (SELECT id FROM doomed)")
@@ -8395,6 +8439,7 @@ def _copy_tables(old: Any, path: Path, store: Store) -> tuple[int, set[str]]:
         ("origin", "key", True),
         ("transcript", "key", True),
         ("cursor", "source", False),
+        ("line", "id", True),
     ):
         listing = f"SELECT name FROM pragma_table_info('{table}')"
         theirs = {name for (name,) in old.execute(listing)}  # fewer where its schema is older
@@ -8419,7 +8464,7 @@ def _copy_tables(old: Any, path: Path, store: Store) -> tuple[int, set[str]]:
                         row,
                     )
                     saved += store.db.changes()
-    for key in ("paused", "redactions"):
+    for key in ("paused", "redactions", "line_bytes"):
         with contextlib.suppress(apsw.Error):
             for (value,) in old.execute("SELECT value FROM meta WHERE key = ?", (key,)):
                 store.set_meta(key, value)
@@ -8837,6 +8882,7 @@ class Importer:
         self._sessions: list[SessionDraft] = []
         self._states: list[TranscriptState] = []
         self._cursors: dict[str, str] = {}
+        self._lines: list[tuple[str, Json]] = []  # (session id, line), where lines are kept
         self._pending_titles: list[SessionDraft] = []
 
     # --- transcripts ---
@@ -8917,6 +8963,10 @@ class Importer:
                     for item in parser.parse_line(line):
                         session_id = session_id or item.session_id
                         self._take(item)
+                    if self.settings.keep_lines and not parser.excludes(line):
+                        self._lines.append(
+                            (_string(line.get("sessionId")) or parser.session_id, line)
+                        )
                 if len(self._drafts) >= BATCH_DRAFTS or self._chars >= BATCH_CHARS:
                     note_state(False)
                     self.flush(report)
@@ -8979,8 +9029,9 @@ class Importer:
         """Write what was taken, with how far the files were read, in one transaction."""
         drafts, sessions, states = self._drafts, self._sessions, self._states
         cursors, self._cursors = self._cursors, {}
+        lines, self._lines = self._lines, []
         self._drafts, self._sessions, self._states, self._chars = [], [], [], 0
-        if not (drafts or sessions or states or cursors):
+        if not (drafts or sessions or states or cursors or lines):
             return
         with self.store.reading():
             ids = {d.session_id for d in drafts} | {s.session_id for s in sessions}
@@ -9008,6 +9059,9 @@ class Importer:
                     self.store.add_alias(memory, draft.source, draft.source_ref)
             for state in states:
                 self.store.write_transcript(state)
+            for session_id, line in lines:
+                if session_id not in gone:
+                    self.store.write_line(session_id, _string(line.get("uuid")), self._filter(line))
             for name, value in cursors.items():
                 self.store.set_cursor(name, value)
             if states:
@@ -9015,6 +9069,22 @@ class Importer:
             if entries and self.embedder is None:
                 self.store.want_vectors_from(min(written))
             self.store.add_meta("redactions", report.redactions - self._counted(report))
+
+    def _filter(self, line: Json) -> Redacted:
+        """Return a line as JSON, each of its texts filtered; pictures and the like left out."""
+
+        def filtered(value: Any, depth: int = 0) -> Any:
+            if isinstance(value, str):
+                return self.privacy.redact(clean_text(_BASE64_RUN.sub("[binary]", value)))
+            if depth > 100:
+                return None
+            if isinstance(value, list):
+                return [filtered(item, depth + 1) for item in value]
+            if isinstance(value, dict):
+                return {filtered(key): filtered(item, depth + 1) for key, item in value.items()}
+            return value
+
+        return Redacted(json.dumps(filtered(line), ensure_ascii=False))
 
     def _counted(self, report: ImportReport) -> int:
         """Return the redactions of a report that an earlier batch has written already."""
@@ -9915,6 +9985,7 @@ class Memories:
                 days={d: n for d, n in days.items() if d >= since},
                 store_path=str(self.places.store_path),
                 store_bytes=store_size(self.places.folder),
+                line_bytes=store.meta("line_bytes", 0),
                 notes=self.notes(store),
             )
 
@@ -10188,6 +10259,44 @@ def _restore_origins(memories: Memories, store: Store) -> None:
                     origin_key("join", f"tool {memory.source_ref}"),
                 ]
             store.write_keys([*keys, *importer._text_keys(draft)], row)
+
+
+def export_transcript(memories: Memories, store: Store, session: str) -> Iterator[str]:
+    """Return a session's kept lines as Claude Code wrote them, filtered by the rules of today.
+
+    A line whose parent is not among them becomes a root, so that the chain of uuids holds.
+    """
+    found = store.find_sessions(session) if session else []
+    if len(found) != 1:
+        raise UsageError("Say which session: --session with its id or the beginning of it.")
+    lines = list(store.lines(found[0]))
+    if not lines:
+        raise StoreError(
+            "The lines of this session are not kept. Put keep_lines = true under [sources] in "
+            f"{memories.places.folder / SETTINGS_FILE}; it holds for what is read from then on."
+        )
+    known = {line.get("uuid") for line in lines}
+
+    def render() -> Iterator[str]:
+        for line in lines:
+            for name in ("parentUuid", "logicalParentUuid"):
+                if line.get(name) not in known and line.get(name) is not None:
+                    line[name] = None
+            yield (
+                json.dumps(_filter_again(line, memories.privacy.redact), ensure_ascii=False) + "\n"
+            )
+
+    return render()
+
+
+def _filter_again(value: Any, redact: Callable[[str], Redacted]) -> Any:
+    if isinstance(value, str):
+        return redact(value)
+    if isinstance(value, list):
+        return [_filter_again(item, redact) for item in value]
+    if isinstance(value, dict):
+        return {key: _filter_again(item, redact) for key, item in value.items()}
+    return value
 
 
 def render_export(memory: Memory, aliases: Sequence[tuple[str, str]], format: str) -> str:
@@ -15644,22 +15753,22 @@ def command_pause(args: argparse.Namespace) -> int:
 
 def command_export(args: argparse.Namespace) -> int:
     memories = open_memories(args)
-    out = (
-        open(args.out, "w", encoding="utf-8", newline="\n")
-        if args.out
-        else open(1, "w", encoding="utf-8", newline="\n", closefd=False)
-    )
+    with memories.borrow_store() as store:
+        if args.format == "claude-code":
+            parts = export_transcript(memories, store, args.session)
+        else:
+            chosen = Filter(session_id=args.session, project=args.project)
+            parts = (render_export(m, a, args.format) for m, a in memories.every(store, chosen))
+        descriptor = (
+            os.open(args.out, os.O_CREAT | os.O_WRONLY | os.O_TRUNC, 0o600) if args.out else 1
+        )
+        count = 0
+        with open(descriptor, "w", encoding="utf-8", newline="\n", closefd=bool(args.out)) as out:
+            for part in parts:
+                out.write(part)
+                count += 1
     if args.out:
-        os.chmod(args.out, 0o600)
-    count = 0
-    with out, memories.borrow_store() as store:
-        for memory, aliases in memories.every(
-            store, Filter(session_id=args.session, project=args.project)
-        ):
-            out.write(render_export(memory, aliases, args.format))
-            count += 1
-    if args.out:
-        say(args, f"Wrote {count_of(count, 'memory', 'memories')} to {args.out}.")
+        say(args, f"Wrote {count_of(count, 'entry', 'entries')} to {args.out}.")
     return 0
 
 
@@ -16148,7 +16257,10 @@ def _describe_care(command: Callable[..., argparse.ArgumentParser]) -> None:
         "export", command_export, "write all memories, filtered, to a file or standard output"
     )
     part.add_argument(
-        "--format", choices=("jsonl", "markdown"), default="jsonl", help="default jsonl"
+        "--format",
+        choices=("jsonl", "markdown", "claude-code"),
+        default="jsonl",
+        help="default jsonl",
     )
     part.add_argument("--session", default="", help="only of a session")
     part.add_argument("--project", default="", help="only of a project")

@@ -286,3 +286,46 @@ def test_planted_keys_are_in_no_byte_of_the_store(filled: Run, home: Path) -> No
     data = store_bytes(home).lower()
     for at in range(8, len(KEY) - 10):
         assert KEY[at : at + 10].lower().encode() not in data
+
+
+def test_transcript_comes_back_when_its_lines_are_kept(
+    transcript: Begin, run_cli: Run, home: Path
+) -> None:
+    t = transcript("aaaa-1")
+    t.prompt("one")
+    assert run_cli("sync").returncode == 0
+    assert (
+        "keep_lines" in run_cli("export", "--session", "aaaa-1", "--format", "claude-code").stderr
+    )
+    (home / ".claude-code/memory/settings.toml").write_text(
+        "[sources]\nkeep_lines = true\n", "utf-8"
+    )
+    t = transcript("bbbb-1")
+    t.prompt("paint the pier")
+    t.tool("Bash", "toolu_1", {"command": f"export TOKEN={KEY}"})
+    t.result("toolu_1", [{"type": "image", "source": {"data": "iVBOR" + "A" * 5000}}])
+    t.response("Done.")
+    t.write({"type": "ai-title", "aiTitle": "Pier", "sessionId": "bbbb-1"})
+    run_cli("sync")
+    t.path.unlink()
+    done = run_cli("export", "--session", "bbbb-1", "--format", "claude-code")
+    lines = [json.loads(line) for line in done.stdout.splitlines()]
+    assert [line["type"] for line in lines] == [
+        "user",
+        "assistant",
+        "user",
+        "assistant",
+        "ai-title",
+    ]
+    uuids = [line.get("uuid") for line in lines[:4]]
+    assert [line["parentUuid"] for line in lines[:4]] == [None, *uuids[:3]]
+    assert KEY not in done.stdout
+    assert "AAAAAAAA" not in done.stdout
+    (home / ".claude/projects/-home-dana-harbor-api/bbbb-1.jsonl").write_text(done.stdout, "utf-8")
+    report = json.loads(run_cli("sync", "--json").stdout)
+    assert report["memories"] == 0
+    assert "kept lines" in run_cli("stats").stdout
+    run_cli("forget", "--matching", "pier", "--yes")
+    gone = run_cli("export", "--session", "bbbb-1", "--format", "claude-code")
+    assert gone.returncode != 0
+    assert "pier" not in gone.stdout
