@@ -5563,6 +5563,9 @@ def _is_copy(one: Read, other: Read, words: dict[int, frozenset[str]], i: int, j
         if at not in words:
             shown = _NUMBER.sub("0", text) if one.is_tool else text
             words[at] = frozenset(shown.casefold().split())
+    shorter, longer = sorted((len(words[i]), len(words[j])))
+    if shorter < _SAME_SHARE * longer:
+        return False
     both = len(words[i] & words[j])
     if both < _SAME_SHARE * len(words[i] | words[j]):
         return False
@@ -7541,6 +7544,7 @@ class Store:
         """A write transaction whose errors are StoreError."""
         with self.reading(), self._transaction():
             yield
+            self.add_meta("version", 1)
 
     def _all(self, sql: str, values: Sequence[Any] = ()) -> list[Any]:
         rows: list[Any] = self.db.execute(sql, values).fetchall()
@@ -7563,9 +7567,9 @@ class Store:
         if amount:
             self.set_meta(key, self.meta(key, 0) + amount)
 
-    def data_version(self) -> int:
-        """A number that changes when another connection has written."""
-        return int(self.db.pragma("data_version"))
+    def version(self) -> int:
+        """Return a number that grows with every change of the store."""
+        return int(self.meta("version", 0))
 
     # --- the vector index ---
 
@@ -7918,43 +7922,42 @@ class Store:
         condition, values = filter.as_sql()
         return int(self._one(f"SELECT count(*) FROM memory AS m WHERE {condition}", values))
 
-    def find_by_signs(self, signs: bytes, limit: int) -> list[int]:
-        """Return the rows of the parts nearest by Hamming distance, in no order.
+    def load_signs(self) -> tuple[IntArray, Any]:
+        """Return the rows of all parts and their signs as 64-bit words, shape (parts, words).
 
-        All of sqlite-vec's chunks are compared at once: asking it for the nearest takes five
-        times as long.
+        sqlite-vec's own chunks are read whole: comparing all of them at once takes a fifth of
+        the time in which it finds the nearest. Empty where its tables look otherwise, or the
+        signs do not fall into words of 64 bits; then `ask_for_nearest` is the way.
         """
         import apsw
         import numpy as np
 
+        bits = (self.vector_model()[1] + 7) // 8 * 8
+        nothing = np.zeros(0, np.int64), np.zeros((0, 1), np.uint64)
         try:
             chunks = self._all(
                 "SELECT c.validity, c.rowids, v.vectors FROM memory_vec_chunks AS c"
                 " JOIN memory_vec_vector_chunks00 AS v ON v.rowid = c.chunk_id"
             )
-        except apsw.SQLError:  # another version's tables
-            chunks = []
-        if len(signs) % 8 or not chunks:  # does not fall into 64-bit words
-            return self._ask_for_nearest(signs, limit)
+        except apsw.SQLError:
+            return nothing
+        if bits % 64 or not chunks:
+            return nothing
         validity, rowids, vectors = (b"".join(column) for column in zip(*chunks, strict=True))
         rows = np.frombuffer(rowids, np.int64)
         valid = np.unpackbits(np.frombuffer(validity, np.uint8), bitorder="little").astype(bool)
-        words = np.frombuffer(vectors, np.uint64).reshape(-1, len(signs) // 8)
-        if not len(rows) == len(valid) == len(words):  # another version's tables
-            return self._ask_for_nearest(signs, limit)
-        distance = np.bitwise_count(words ^ np.frombuffer(signs, np.uint64)).sum(1, dtype=np.int64)
-        distance[~valid] = 1 << 20
-        limit = min(limit, int(valid.sum()))
-        if not limit:
-            return []
-        return [int(row) for row in rows[np.argpartition(distance, limit - 1)[:limit]]]
+        words = np.frombuffer(vectors, np.uint64)
+        if not len(rows) == len(valid) == len(words) // (bits // 64):
+            return nothing
+        return rows[valid], words.reshape(len(rows), -1)[valid]
 
-    def _ask_for_nearest(self, signs: bytes, limit: int) -> list[int]:
+    def ask_for_nearest(self, signs: bytes, limit: int) -> list[int]:
+        """Return the rows of the parts nearest by Hamming distance, as sqlite-vec finds them."""
         import apsw
 
         sql = "SELECT rowid FROM memory_vec WHERE embedding MATCH vec_bit(?) AND k = ?"
         try:
-            return [row for (row,) in self._all(sql, (signs, min(limit, 100)))]
+            return [row for (row,) in self._all(sql, (signs, limit))]
         except apsw.SQLError as error:  # sqlite-vec has no other word for damage
             raise StoreDamagedError(
                 "The index for search by meaning is damaged. Run `code-memory rebuild`."
@@ -8361,7 +8364,7 @@ class Store:
                     problems.append(str(line))
             self.db.execute("INSERT INTO memory_fts (memory_fts) VALUES ('integrity-check')")
             if dim := self.vector_model()[1]:
-                self.find_by_signs(bytes((dim + 7) // 8), 1)  # reads all of it
+                self.ask_for_nearest(bytes((dim + 7) // 8), 1)  # reads all of it
         except (apsw.Error, StoreDamagedError) as error:
             problems.append(describe_error(error))
         return problems
@@ -9469,6 +9472,8 @@ class Memories:
         self._states: tuple[object, dict[int, TranscriptState]] = (None, {})
         self._around: tuple[object, Surroundings | None] = (None, None)
         self._around_guard = threading.Lock()
+        self._signs: tuple[object, Any, Any] = (None, (), ())
+        self._looked = 0.0  # until when looking again is not worth its time
         self._thread: threading.Thread | None = None
         self._problem = ""  # why the last import failed
         self._held_elsewhere = False
@@ -9652,12 +9657,16 @@ class Memories:
 
     def look(self) -> None:
         """See whether transcripts changed on disk; read a small change now, leave a large one."""
-        if self._thread is None:
+        if self._thread is None or time.monotonic() < self._looked:
             return
+        start = time.monotonic()
         roots = find_transcript_roots(
             self.settings, self.places.platform, self.places.home, self.places.env
         )
         found = find_transcripts(roots)
+        end = time.monotonic()
+        # Of many searches in a row, not each one looks: that would be most of its work.
+        self._looked = end + min(1.0, 10 * (end - start))
         with self.borrow_store() as store:
             if store.meta("paused"):
                 return
@@ -9814,8 +9823,19 @@ class Memories:
         if problem or self.embedder is None or not store.vector_model()[0]:
             return score_parts(None, {})
         vector = self.embedder.embed([text])
-        rows = store.find_by_signs(pack_bits(vector)[0], NEAREST_PARTS)
+        rows = self._find_nearest(store, pack_bits(vector)[0])
         return score_parts(vector[0], store.part_vectors(rows))
+
+    def _find_nearest(self, store: Store, signs: bytes) -> list[int]:
+        """Return the parts nearest by the signs of their vectors, in no order."""
+        version = store.identity, store.version()
+        known, rows, words = self._signs
+        if known != version:
+            rows, words = store.load_signs()
+            self._signs = (version, rows, words)
+        if not len(rows):
+            return store.ask_for_nearest(signs, 100)
+        return find_nearest_signs(rows, words, signs, NEAREST_PARTS)
 
     def _update_surroundings(self, store: Store) -> Surroundings:
         """Return where each memory stands, the newest included."""
@@ -9988,6 +10008,15 @@ class Memories:
                 line_bytes=store.meta("line_bytes", 0),
                 notes=self.notes(store),
             )
+
+
+def find_nearest_signs(rows: IntArray, words: Any, signs: bytes, limit: int) -> list[int]:
+    """Return those of the rows whose signs differ least, at most `limit`, in no order."""
+    import numpy as np
+
+    distance = np.bitwise_count(words ^ np.frombuffer(signs, np.uint64)).sum(1, dtype=np.uint16)
+    limit = min(limit, len(rows))
+    return [int(row) for row in rows[np.argpartition(distance, limit - 1)[:limit]]]
 
 
 def score_parts(
@@ -16344,6 +16373,8 @@ def _whole(least: int, most: int) -> Callable[[str], int]:
 def main(argv: Sequence[str] | None = None) -> int:
     """Run a command; return its exit code. Errors become one line on stderr."""
     words = list(sys.argv[1:] if argv is None else argv)
+    # The matrices here are small: threads would cost more memory and time than they save.
+    os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, io.TextIOWrapper):
             stream.reconfigure(encoding="utf-8", errors="replace")
