@@ -117,6 +117,36 @@ MEMORY_TYPES: Final = ("prompt", "response", "tool", "insight")
 MAX_REPLY_CHARS: Final = 25_000
 
 
+class _LazyPattern:
+    """A regular expression that is compiled when it is first used.
+
+    There are many of them, and a server has to answer `initialize` before it needs any.
+    """
+
+    def __init__(self, pattern: str, flags: int) -> None:
+        self._source = pattern, flags
+
+    def __getattr__(self, name: str) -> Any:
+        compiled = re.compile(*self._source)
+        for method in (
+            "search",
+            "match",
+            "fullmatch",
+            "sub",
+            "subn",
+            "findall",
+            "finditer",
+            "split",
+        ):
+            setattr(self, method, getattr(compiled, method))
+        return getattr(compiled, name)
+
+
+def lazy_pattern(pattern: str, flags: int = 0) -> re.Pattern[str]:
+    """Return what works like re.compile(pattern, flags), and costs nothing until it is used."""
+    return cast("re.Pattern[str]", _LazyPattern(pattern, flags))
+
+
 class CodeMemoryError(Exception):
     """What happened, to what, and what to do next, in one line; never transcript text."""
 
@@ -334,7 +364,9 @@ MAX_TOKEN_CHARS: Final = 64
 
 # A run of so many base64 characters is data, not language: only its beginning is indexed.
 _MAX_RAW_CHARS: Final = 400
-_DATA_RUN: Final = re.compile(r"(?<![A-Za-z0-9+/=_-])([A-Za-z0-9+/=_-]{64})[A-Za-z0-9+/=_-]{336,}+")
+_DATA_RUN: Final = lazy_pattern(
+    r"(?<![A-Za-z0-9+/=_-])([A-Za-z0-9+/=_-]{64})[A-Za-z0-9+/=_-]{336,}+"
+)
 
 # Han with its iteration marks, Hangul (also single letters), Kana, Bopomofo.
 _CJK: Final = (
@@ -342,28 +374,30 @@ _CJK: Final = (
     "\u3131-\u318e\u31f0-\u31ff\u3400-\u4dbf\u4e00-\u9fff\ua960-\ua97c\uac00-\ud7ff\uf900-\ufaff"
     "\U00020000-\U0003ffff"
 )
-_CJK_RUN: Final = re.compile(f"[{_CJK}]+")
-_WORD: Final = re.compile(r"[^\W_]+")
+_CJK_RUN: Final = lazy_pattern(f"[{_CJK}]+")
+_WORD: Final = lazy_pattern(r"[^\W_]+")
 _FIRST_CJK: Final = "\u1100"
 # A run of CJK, or of any other letters and digits: `job를` is two pieces.
-_PIECE: Final = re.compile(f"[{_CJK}]+|[^\\W_{_CJK}]+")
-_ACCENT: Final = re.compile("[\u0300-\u036f]+")
+_PIECE: Final = lazy_pattern(f"[{_CJK}]+|[^\\W_{_CJK}]+")
+_ACCENT: Final = lazy_pattern("[\u0300-\u036f]+")
 
 # Identifiers of several parts: snake_case, kebab-case, dotted, versions, a::b, name@version.
-_JOINED: Final = re.compile(r"(?<![A-Za-z0-9])[A-Za-z0-9]++(?:[._:@~-]{1,2}[A-Za-z0-9]++)++")
-_JOINT: Final = re.compile(r"[._:@~-]+")
-_HAS_JOINT: Final = re.compile(
+_JOINED: Final = lazy_pattern(r"(?<![A-Za-z0-9])[A-Za-z0-9]++(?:[._:@~-]{1,2}[A-Za-z0-9]++)++")
+_JOINT: Final = lazy_pattern(r"[._:@~-]+")
+_HAS_JOINT: Final = lazy_pattern(
     r"[A-Za-z0-9][._:@~-]{1,2}[A-Za-z0-9]|[a-z0-9][A-Z]|[A-Z]{2}[a-z]|[A-Za-z](?:\+\+|#)"
 )
-_DIGITS_MEET: Final = re.compile(r"(?<=[0-9])[._:@~-]+(?=[0-9])")
-_CAMEL: Final = re.compile(r"(?<![A-Za-z0-9])(?=[A-Z]?[a-z0-9]+[A-Z]|[A-Z]{2,}[a-z])[A-Za-z0-9]++")
-_CAMEL_PART: Final = re.compile(r"[A-Z]+(?![a-z])|[A-Z]?[a-z]++[0-9]*|[0-9]+")
-_SHARP: Final = re.compile(r"(?<![A-Za-z0-9_])([A-Za-z])(\+\+|#)(?![A-Za-z0-9_])")
+_DIGITS_MEET: Final = lazy_pattern(r"(?<=[0-9])[._:@~-]+(?=[0-9])")
+_CAMEL: Final = lazy_pattern(
+    r"(?<![A-Za-z0-9])(?=[A-Z]?[a-z0-9]+[A-Z]|[A-Z]{2,}[a-z])[A-Za-z0-9]++"
+)
+_CAMEL_PART: Final = lazy_pattern(r"[A-Z]+(?![a-z])|[A-Z]?[a-z]++[0-9]*|[0-9]+")
+_SHARP: Final = lazy_pattern(r"(?<![A-Za-z0-9_])([A-Za-z])(\+\+|#)(?![A-Za-z0-9_])")
 
 
 # Full-width ASCII to ASCII. NFKC does this too, but ten times slower, and Chinese text is
 # full of it.
-_WIDE: Final = re.compile("[\uff01-\uff5e\u3000]")
+_WIDE: Final = lazy_pattern("[\uff01-\uff5e\u3000]")
 _NARROW: Final = {code: code - 0xFEE0 for code in range(0xFF01, 0xFF5F)} | {0x3000: 0x20}
 
 
@@ -430,9 +464,9 @@ _SUFFIXES_4: Final = (
     "ement ance ence able ible ment tion sion ant ent ism ate iti ous ive ize al er ic ou".split()
 )
 _VOWEL: Final = r"(?:[aeiou]|(?<=[^aeiou])y)"
-_HAS_VOWEL: Final = re.compile(_VOWEL)
-_SYLLABLE: Final = re.compile(rf"{_VOWEL}+(?:[^aeiouy]|(?<![^aeiou])y)+")
-_SHORT_END: Final = re.compile(rf"[^aeiou]{_VOWEL}[^aeiouwxy]$")
+_HAS_VOWEL: Final = lazy_pattern(_VOWEL)
+_SYLLABLE: Final = lazy_pattern(rf"{_VOWEL}+(?:[^aeiouy]|(?<![^aeiou])y)+")
+_SHORT_END: Final = lazy_pattern(rf"[^aeiou]{_VOWEL}[^aeiouwxy]$")
 
 
 def _strip_inflection(word: str) -> str:
@@ -598,7 +632,7 @@ didn doesn wasn couldn wouldn shouldn won aren hasn haven please tell
 """.split()
 )
 # The same for runs of CJK: cut out, longest first, before the run is split into pairs.
-_STOP_RUNS: Final = re.compile(
+_STOP_RUNS: Final = lazy_pattern(
     "|".join(
         sorted(
             """
@@ -622,9 +656,9 @@ _MAX_QUERY_CHARS: Final = 6_000
 # In a query of several lines or more characters, quotes come from what was pasted.
 _MAX_QUOTING_CHARS: Final = 300
 
-_QUOTED: Final = re.compile(r"""(?<![^\s(\-])(-?)["“”„]([^"“”„]+)["“”„](?![^\s),.;:?!])""")
-_EXCLUDED: Final = re.compile(rf"(?<!\S)-([^\W\d_][\w.:@-]+\w|[{_CJK}]+)(?!\S)")
-_HAS_OPTIONS: Final = re.compile(r"(?<!\S)(?:--[A-Za-z]|-[A-Za-z0-9](?!\S))")
+_QUOTED: Final = lazy_pattern(r"""(?<![^\s(\-])(-?)["“”„]([^"“”„]+)["“”„](?![^\s),.;:?!])""")
+_EXCLUDED: Final = lazy_pattern(rf"(?<!\S)-([^\W\d_][\w.:@-]+\w|[{_CJK}]+)(?!\S)")
+_HAS_OPTIONS: Final = lazy_pattern(r"(?<!\S)(?:--[A-Za-z]|-[A-Za-z0-9](?!\S))")
 _COMMANDS: Final = frozenset(
     """
 apt aws bash brew cargo cat cd chmod cmake code cp curl docker echo export find gcc gh git go
@@ -757,9 +791,9 @@ def fts_query(parsed: ParsedQuery, *, phrases: bool = True) -> str:
 
 
 # What ends a sentence, and the line break that ends a line.
-_SENTENCE_END: Final = re.compile(r"[.!?]+[\"'”’)\]]*\s+|[。！？]+[」』”）]*\s*|\s*\n\s*")
-_LEADING_MARKUP: Final = re.compile(r"^(?:#{1,6} |> |[-*+] |\d+\. )+")
-_JOINTS_BETWEEN: Final = re.compile(r"[._:@~/\\-]{0,2}")
+_SENTENCE_END: Final = lazy_pattern(r"[.!?]+[\"'”’)\]]*\s+|[。！？]+[」』”）]*\s*|\s*\n\s*")
+_LEADING_MARKUP: Final = lazy_pattern(r"^(?:#{1,6} |> |[-*+] |\d+\. )+")
+_JOINTS_BETWEEN: Final = lazy_pattern(r"[._:@~/\\-]{0,2}")
 _NAME_CHARS: Final = frozenset("_abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789")
 _NON_CJK_WORD: Final = f"[^\\W_{_CJK}]"
 # Only so much of a text is looked through for its best passage, for the sake of time.
@@ -1032,7 +1066,7 @@ _UUID: Final = r"[0-9A-Fa-f]{8}(?:-[0-9A-Fa-f]{4}){3}-[0-9A-Fa-f]{12}"
 # --- What a value looks like --------------------------------------------------
 
 # Stand-ins that people write where a secret belongs.
-_PLACEHOLDER = re.compile(
+_PLACEHOLDER = lazy_pattern(
     r"""(?ix)
       ^(?: \$\w*$ | \$[({] | %\w+%$ | %[sdvq]$ | %\( | [<{@]\w* | \#\{ | ![a-z]+$ | [*&][a-z_]+$ | \[ | ^"?\.\.\. )
     | x{4} | \*{3} | \.{3} | … | •• | \#\#\# | \?\?\? | __+$
@@ -1043,11 +1077,11 @@ _PLACEHOLDER = re.compile(
     """
 )
 # The same inside a token whose shape is known already: only what is never random.
-_TOKEN_PLACEHOLDER = re.compile(
+_TOKEN_PLACEHOLDER = lazy_pattern(
     r"(?i)x{6}|\*{3}|\.{3}|…|example|your[_-]|[_-]here|placeholder|replace|redacted|0{12}|1{12}"
 )
 # Names of algorithms, encodings, versions, dates, sizes: letters and digits, but no secret.
-_TECHNICAL = re.compile(
+_TECHNICAL = lazy_pattern(
     r"""(?ix) ^(?:
       (?:sha|md|aes|rsa|utf|pbkdf|argon|base|hs|rs|es|ps|ed|rfc|oauth|http|tls|ssl|pkcs|x|p|secp|ecdsa
         |id|uuid|win|i|crc|blake|chacha|bcrypt|scrypt|ipv|int|float|uint|python|py|node|php|web|h|s|k)
@@ -1058,24 +1092,24 @@ _TECHNICAL = re.compile(
       | utf8mb4 | [\w.+]+@[\w-]+(?:\.[a-z]{2,})+ | \d{1,3}(?:\.\d{1,3}){3}(?::\d+)?
     )$"""
 )
-_IDENTIFIER = re.compile(r"[A-Za-z_$][\w$]*(?:(?:\.|::|->|\?\.)[A-Za-z_$][\w$]*)*[!?:]?")
-_NAMES_A_SECRET = re.compile(
+_IDENTIFIER = lazy_pattern(r"[A-Za-z_$][\w$]*(?:(?:\.|::|->|\?\.)[A-Za-z_$][\w$]*)*[!?:]?")
+_NAMES_A_SECRET = lazy_pattern(
     r"(?i)passw|pass|pwd|secret|token|key|auth|cred|user|admin|value|config"
 )
-_PATH = re.compile(
+_PATH = lazy_pattern(
     r"(?:[A-Za-z]:)?(?:\.{0,2}|~|[\w@.-]{1,40})[/\\]|\w{2,12}://|[\w-]+\.[a-z][a-z0-9]{1,4}$"
 )
-_FILE_ENDING = re.compile(
+_FILE_ENDING = lazy_pattern(
     r"(?i)\.(?:pem|key|crt|cer|p12|pfx|jks|json|ya?ml|toml|ini|conf|env|txt|md|py|[jt]sx?|go|rs|rb|java"
     r"|sh|php|html?|css|sql|log|lock|local|internal|com|org|net|io|dev)(?:[:#]\d+)?$"
 )
-_CHANGE = re.compile(r"(?=[A-Za-z][0-9]|[0-9][A-Za-z])")
-_CASE_CHANGE = re.compile(r"(?=[a-z][A-Z]|[A-Z][a-z])")
-_KEY_PIECE = re.compile(r"[A-Z]?[a-z]+|[A-Z]+|[0-9]+")  # "get", "User", "By", "Id", "2"
-_SEGMENT = re.compile(r"[A-Za-z0-9]+")
-_CONSONANTS = re.compile(r"(?i)[bcdfghjklmnpqrstvwxz]{5}")
-_IS_UUID = re.compile(_UUID)
-_IS_HEX = re.compile(r"(?i)[0-9a-f]{16,}")
+_CHANGE = lazy_pattern(r"(?=[A-Za-z][0-9]|[0-9][A-Za-z])")
+_CASE_CHANGE = lazy_pattern(r"(?=[a-z][A-Z]|[A-Z][a-z])")
+_KEY_PIECE = lazy_pattern(r"[A-Z]?[a-z]+|[A-Z]+|[0-9]+")  # "get", "User", "By", "Id", "2"
+_SEGMENT = lazy_pattern(r"[A-Za-z0-9]+")
+_CONSONANTS = lazy_pattern(r"(?i)[bcdfghjklmnpqrstvwxz]{5}")
+_IS_UUID = lazy_pattern(_UUID)
+_IS_HEX = lazy_pattern(r"(?i)[0-9a-f]{16,}")
 
 
 def _count_changes(text: str) -> int:
@@ -1204,7 +1238,7 @@ def _accept_random(match: re.Match[str]) -> bool:
 
 _KEY_NAME_CHARS: Final = string.ascii_letters + string.digits + "_-.$"
 # Keys that lock nothing: of tables, caches, maps, keyboards; and public ones.
-_HARMLESS_KEY = re.compile(
+_HARMLESS_KEY = lazy_pattern(
     r"""(?ix)(?:public|pub|primary|foreign|cache|partition|sort|range|hash|routing|idempotency|dedup\w*
     |composite|unique|index|row|object|storage|s3|query|schema|sequence|lookup|map|dict|group|order
     |translation|i18n|locale|label|json|registry|item|data|redis|react|shortcut|hot|arrow|any|tab|enter
@@ -1216,29 +1250,29 @@ _HARMLESS_KEY = re.compile(
     |pagination|each|per|by|cell|request|response|test|kid|ssh|gpg|pgp|rsa|dsa|ecdsa|ed25519|using
     |imported|signed|fingerprint|known)[_.\s-]*$"""
 )
-_HARMLESS_TOKEN = re.compile(
+_HARMLESS_TOKEN = lazy_pattern(
     r"""(?ix)(?:page|next|prev|pagination|cancel\w*|pad|eos|bos|unk|mask|sep|cls|special|stop
     |continuation|sync|resume|current|input|output|prompt|completion|total|syntax|each|per|first|last
     |start|end|public|design|css|style|color|text|keyword|operator|change|snapshot)[_.\s-]*$"""
 )
-_GLUED_PASS = re.compile(
+_GLUED_PASS = lazy_pattern(
     r"(?i)(?:db|user|smtp|ssh|store|key|root|admin|sudo|become|mail|ftp|my|proxy|sql|app|svc|redis|wifi"
     r"|bind|ldap|pg|login|imap|vpn|rabbit|http|https|kafka|mongo|new|old|ansible|basic)$"
 )
-_GLUED_KEY = re.compile(
+_GLUED_KEY = lazy_pattern(
     r"(?i)(?:api|access|secret|private|auth|account|service|master|license|app|signing|encryption|client"
     r"|shared|session|server|sub|write|ingest|web|deploy|crypt|product|rest|admin|browser|global|user)$"
 )
-_PROSE_KEY = re.compile(
+_PROSE_KEY = lazy_pattern(
     r"(?i)(?:\b(?:use|this|my|our|the|your|with|is|here|as|an?|new)|api|access|auth|secret|bearer|private"
     r"|service|account|admin|live|prod)[\s_-]+$|^\s*$"
 )
 # Words before "key" or "token" that leave no doubt what is told.
-_TELLING = re.compile(
+_TELLING = lazy_pattern(
     r"(?i)\b(?:(?:my|our|your|this)(?: new| secret| private)?|api|access|auth|secret|bearer|service)[\s_-]+$"
 )
 # Commands that set a name to a value.
-_SETTING = re.compile(
+_SETTING = lazy_pattern(
     r"(?i)\b(?:set|env|arg|configure|config|put|add|export|setx|define)(?: -{1,2}\w+)* \W?$"
 )
 _MARK_OPEN: Final = "[REDACTED:"
@@ -1285,7 +1319,7 @@ def _is_misread(match: re.Match[str], rest: str) -> bool:
     return bool(needs_quotes) and match["quoted"] is None
 
 
-_AN_EXAMPLE = re.compile(r"(?i)[\w.-]{1,20}\s{0,2}\((?:just )?(?:an )?example")
+_AN_EXAMPLE = lazy_pattern(r"(?i)[\w.-]{1,20}\s{0,2}\((?:just )?(?:an )?example")
 
 
 def _holds_password(match: re.Match[str]) -> bool:
@@ -1408,7 +1442,7 @@ def _holds_argument(match: re.Match[str]) -> bool:
     return _is_password(value, strict=False) or _is_key(value)
 
 
-_FLAGGED = re.compile(
+_FLAGGED = lazy_pattern(
     r"(?i)\b(?:sshpass|mysql\w*|mariadb[\w-]*|redis-cli|(?:docker|podman|registry|az|oras|crane) login"
     r"|sqlcmd|smbclient|ldap\w+|mongo\w*|7za?|zip|unzip|\w?freerdp|openssl|net use|cqlsh|clickhouse-client"
     r"|mosquitto_\w+|kinit|restic|rabbitmqadmin|psexec|wmic|bcp|isql|impala-shell|beeline|snmp\w+)"
@@ -2390,10 +2424,10 @@ _RUN_TABLE: Final = bytes(
 )
 # A refused text without a space is not tried again from its middle when it is this long.
 _LONG_REFUSAL: Final = 100
-_GAP = re.compile(r"\s")
-_MARK = re.compile(r"\[REDACTED:[a-z0-9-]{1,40}\]|\[PRIVATE\]")
+_GAP = lazy_pattern(r"\s")
+_MARK = lazy_pattern(r"\[REDACTED:[a-z0-9-]{1,40}\]|\[PRIVATE\]")
 # After a judged value of full length: what still belongs to it.
-_VALUE_REST = re.compile(r"""[^\s"'`\\<>,;]*+""")
+_VALUE_REST = lazy_pattern(r"""[^\s"'`\\<>,;]*+""")
 _MAX_PASSES: Final = 6
 # How far from a mark a rule can notice it: further than a name, its link and a judged value.
 _REACH: Final = 800
@@ -2908,17 +2942,21 @@ MACHINE_PREFIXES: Final = (
 )
 
 # Blocks that the client adds to a message or a result; the rest of the text is kept.
-_ADDED_BLOCKS = re.compile(
+_ADDED_BLOCKS = lazy_pattern(
     r"<(system-reminder|ide_opened_file|ide_selection|ide_diagnostics|user-prompt-submit-hook"
     r"|session-start-hook|new-diagnostics|local-command-caveat)>.{0,200000}?</\1>\s*",
     re.DOTALL,
 )
-_COMMAND = re.compile(r"<command-name>\s*/?([^<]{1,200}?)\s*</command-name>")
-_COMMAND_ARGS = re.compile(r"<command-args>(.{0,100000}?)</command-args>", re.DOTALL)
-_BASH_INPUT = re.compile(r"<bash-input>(.{0,100000}?)</bash-input>", re.DOTALL)
-_BASH_OUTPUT = re.compile(r"<bash-std(?:out|err)>(.{0,1000000}?)</bash-std(?:out|err)>", re.DOTALL)
-_TERMINAL_CODES = re.compile(r"\x1b(?:\[[0-9;?]{0,40}[A-Za-z]|\][^\x07\x1b]{0,200}(?:\x07|\x1b\\))")
-_LONE_SURROGATE = re.compile("[\ud800-\udfff]")
+_COMMAND = lazy_pattern(r"<command-name>\s*/?([^<]{1,200}?)\s*</command-name>")
+_COMMAND_ARGS = lazy_pattern(r"<command-args>(.{0,100000}?)</command-args>", re.DOTALL)
+_BASH_INPUT = lazy_pattern(r"<bash-input>(.{0,100000}?)</bash-input>", re.DOTALL)
+_BASH_OUTPUT = lazy_pattern(
+    r"<bash-std(?:out|err)>(.{0,1000000}?)</bash-std(?:out|err)>", re.DOTALL
+)
+_TERMINAL_CODES = lazy_pattern(
+    r"\x1b(?:\[[0-9;?]{0,40}[A-Za-z]|\][^\x07\x1b]{0,200}(?:\x07|\x1b\\))"
+)
+_LONE_SURROGATE = lazy_pattern("[\ud800-\udfff]")
 # A long unbroken run of base64 is a picture or an archive.
 _BASE64_RUN = re.compile(r"[A-Za-z0-9+/=_-]{600,}")
 
@@ -4139,7 +4177,7 @@ JSON_CHUNK_CHARS: Final = 1024 * 1024
 MAX_ELEMENT_CHARS: Final = 128 * 1024 * 1024
 MAX_ATTACHMENT_CHARS: Final = 100_000
 # Stands in the export for what the app could show and the export cannot.
-_UNSUPPORTED_BLOCK: Final = re.compile(
+_UNSUPPORTED_BLOCK: Final = lazy_pattern(
     r"```\s*This block is not supported on your current device yet\.\s*```"
 )
 _JSON_SPACE: Final = " \t\r\n,\ufeff"
@@ -4391,14 +4429,14 @@ _CODEX_CONTEXT: Final = (
     "Another language model started to solve this problem",
 )
 _CODEX_IDE_REQUEST: Final = "## My request for Codex:"
-_PATCHED_FILE: Final = re.compile(
+_PATCHED_FILE: Final = lazy_pattern(
     r"^\*\*\* (?:Add File|Update File|Delete File|Move to): (.{1,1000}?)\s*$", re.MULTILINE
 )
-_CODEX_OUTPUT_HEAD: Final = re.compile(
+_CODEX_OUTPUT_HEAD: Final = lazy_pattern(
     r"\A(?:Chunk ID|Exit code|Wall time|Script completed|Process exited).{0,400}?^Output:\n",
     re.DOTALL | re.MULTILINE,
 )
-_CODEX_EXIT_CODE: Final = re.compile(
+_CODEX_EXIT_CODE: Final = lazy_pattern(
     r"^(?:Exit code: |Process exited with code )(\d+)$", re.MULTILINE
 )
 _CODEX_CALLS: Final = ("function_call", "custom_tool_call", "local_shell_call", "web_search_call")
@@ -4626,7 +4664,7 @@ def read_codex_titles(
     yield from _read_json_lines(path, since, parse)
 
 
-_PASTED: Final = re.compile(r"\[Pasted text #(\d{1,6})(?: \+\d+ lines)?\]")
+_PASTED: Final = lazy_pattern(r"\[Pasted text #(\d{1,6})(?: \+\d+ lines)?\]")
 
 
 def read_claude_history(
@@ -5099,7 +5137,7 @@ _MONTHS: Final = (
 )
 _MONTH: Final = "|".join(f"{name[:3]}(?:{name[3:]})?" for name in _MONTHS)
 _DATES: Final = tuple(
-    re.compile(pattern, re.IGNORECASE)
+    lazy_pattern(pattern, re.IGNORECASE)
     for pattern in (
         r"\b(?P<year>\d{4})[-/.](?P<month>\d{1,2})(?:[-/.](?P<day>\d{1,2}))?\b",
         r"(?P<year>\d{4})\s*[年년]\s*(?P<month>\d{1,2})\s*[月월](?:\s*(?P<day>\d{1,2})\s*[日일])?",
@@ -5516,7 +5554,7 @@ def _list_reasons(candidates: Candidates, at: int) -> tuple[str, ...]:
     return tuple(name for name, value in reasons if value > 0) or ("context",)
 
 
-_NUMBER: Final = re.compile(r"\d+")
+_NUMBER: Final = lazy_pattern(r"\d+")
 _SAME_SKETCH: Final = 5  # of 8
 _SAME_SHARE: Final = 0.9
 
@@ -5597,13 +5635,13 @@ _BAR_WIDTH: Final = 24  # cells of the longest bar in mem-stats
 _LONGEST_GRAPHEME: Final = 64  # code points; what claims to be longer is cut anyway
 
 # Terminal escape sequences: colours, cursor movement, window titles.
-_ESCAPES = re.compile(
+_ESCAPES = lazy_pattern(
     "(?:\x1b\\[|\x9b)[0-?]*[ -/]*[@-~]|\x1b\\][^\x07\x1b\n]{0,2000}(?:\x07|\x1b\\\\)|\x1b[@-_]"
 )
-_LINE_ENDS = re.compile("\r\n?|[\x0b\x0c\x1c-\x1e\x85\u2028\u2029]")
+_LINE_ENDS = lazy_pattern("\r\n?|[\x0b\x0c\x1c-\x1e\x85\u2028\u2029]")
 # Soft hyphens, zero-width and bidirectional marks, and the tag characters that hide text
 # from people and not from models.
-_INVISIBLE = re.compile(
+_INVISIBLE = lazy_pattern(
     "[\u00ad\u034f\u061c\u180b-\u180f\u200b\u200e\u200f\u202a-\u202e\u2060-\u206f\ufeff\ufff9-\ufffb"
     "\U0001d173-\U0001d17a\U000e0000-\U000e00ff]"
     # A run of variation selectors can carry bytes; one alone picks the look of a character.
@@ -5611,15 +5649,15 @@ _INVISIBLE = re.compile(
     # Joiners are spelling in emoji and in Persian or Indic words, and hide in Latin ones.
     "|(?<![\u0300-\U0010ffff])[\u200c\u200d]+|[\u200c\u200d]+(?![\u0300-\U0010ffff])"
 )
-_BLANK = re.compile("[\u2800\u3164\uffa0]")
-_UNPRINTABLE = re.compile("[\x00-\x08\x0e-\x1b\x1f\x7f-\x84\x86-\x9f\ud800-\udfff\ufffe\uffff]")
-_TWO_COLUMNS = re.compile(
+_BLANK = lazy_pattern("[\u2800\u3164\uffa0]")
+_UNPRINTABLE = lazy_pattern("[\x00-\x08\x0e-\x1b\x1f\x7f-\x84\x86-\x9f\ud800-\udfff\ufffe\uffff]")
+_TWO_COLUMNS = lazy_pattern(
     "[\u1100-\u115f\u2e80-\u303e\u3041-\ua4cf\ua960-\ua97c\uac00-\ud7a3\uf900-\ufaff\ufe30-\ufe6f"
     "\uff01-\uff60\uffe0-\uffe6\U00020000-\U0003fffd]"
 )
-_PIPE = re.compile(r"(\\*)\|")
-_BOLD = re.compile(r"\*\*(.+?)\*\*")
-_MARKED = re.compile("\x0e(.*?)\x0f", re.DOTALL)
+_PIPE = lazy_pattern(r"(\\*)\|")
+_BOLD = lazy_pattern(r"\*\*(.+?)\*\*")
+_MARKED = lazy_pattern("\x0e(.*?)\x0f", re.DOTALL)
 
 
 _BLANKS_AS_SPACES: Final = {10: 32, 9: 32}
@@ -5855,7 +5893,7 @@ def render_search(result: SearchResult, zone: tzinfo | None) -> str:
     found = count_of(len(result.hits), "relevant memory", "relevant memories")
     if not words:
         found = count_of(len(result.hits), "memory", "memories")
-    if result.total > len(result.hits):
+    if not words and result.total > len(result.hits):
         about += f", of {result.total:,} that match"
     lines += [f"Found {found}{about}:", ""]
     for number, hit in enumerate(result.hits, result.query.offset + 1):
@@ -12534,7 +12572,7 @@ ORDERS: Final[Mapping[str, str]] = {
     "asc": "oldest",
 }
 
-_AGE = re.compile(r"(?:(?:last|past)\s+)?(\d{1,5})\s*([a-z]+?)s?(?:\s+ago)?", re.ASCII)
+_AGE = lazy_pattern(r"(?:(?:last|past)\s+)?(\d{1,5})\s*([a-z]+?)s?(?:\s+ago)?", re.ASCII)
 _AGE_UNITS: Final[Mapping[str, timedelta]] = {
     **dict.fromkeys(("min", "minute"), timedelta(minutes=1)),
     **dict.fromkeys(("h", "hr", "hour"), timedelta(hours=1)),
@@ -12543,8 +12581,8 @@ _AGE_UNITS: Final[Mapping[str, timedelta]] = {
     **dict.fromkeys(("m", "mo", "month"), timedelta(days=30)),
     **dict.fromkeys(("y", "yr", "year"), timedelta(days=365)),
 }
-_DATE = re.compile(r"(\d{4})(?:[-/.](\d{1,2})(?:[-/.](\d{1,2}))?)?", re.ASCII)
-_EPOCH = re.compile(r"\d{9,14}(?:\.\d+)?", re.ASCII)
+_DATE = lazy_pattern(r"(\d{4})(?:[-/.](\d{1,2})(?:[-/.](\d{1,2}))?)?", re.ASCII)
+_EPOCH = lazy_pattern(r"\d{9,14}(?:\.\d+)?", re.ASCII)
 
 
 def parse_when(text: str, now: datetime, zone: tzinfo | None, *, end: bool = False) -> int:
@@ -13401,11 +13439,11 @@ BYTE_ORDER_MARK: Final = "\ufeff"
 # Real configs have about six levels; the limit keeps a hostile one from exhausting the stack.
 _MAX_DEPTH = 150
 
-_SPACE = re.compile(r"[ \t\r\n]*+")
-_COMMENT = re.compile(r"//[^\r\n]*+|/\*.*?\*/", re.DOTALL)
-_SPACE_AND_COMMENTS = re.compile(r"(?:[ \t\r\n]++|//[^\r\n]*+|/\*.*?\*/)*+", re.DOTALL)
-_STRING = re.compile(r'"(?:[^"\\\x00-\x1f]++|\\(?:["\\/bfnrt]|u[0-9a-fA-F]{4}))*+"')
-_SCALAR = re.compile(r"true|false|null|-?(?:0|[1-9][0-9]*)(?:\.[0-9]+)?(?:[eE][+-]?[0-9]+)?")
+_SPACE = lazy_pattern(r"[ \t\r\n]*+")
+_COMMENT = lazy_pattern(r"//[^\r\n]*+|/\*.*?\*/", re.DOTALL)
+_SPACE_AND_COMMENTS = lazy_pattern(r"(?:[ \t\r\n]++|//[^\r\n]*+|/\*.*?\*/)*+", re.DOTALL)
+_STRING = lazy_pattern(r'"(?:[^"\\\x00-\x1f]++|\\(?:["\\/bfnrt]|u[0-9a-fA-F]{4}))*+"')
+_SCALAR = lazy_pattern(r"true|false|null|-?(?:0|[1-9][0-9]*)(?:\.[0-9]+)?(?:[eE][+-]?[0-9]+)?")
 
 
 @dataclass(frozen=True, slots=True)
@@ -13678,7 +13716,7 @@ def _cut(text: str, node: _Node, index: int) -> str:
 
 # --- TOML: our tables are whole lines, from a header to the last key before the next header
 
-_TOML_TOKEN = re.compile(
+_TOML_TOKEN = lazy_pattern(
     r'"""(?:\\.|[^\\])*?"{3,5}|' + r"'''.*?'{3,5}|" + r'"(?:\\.|[^"\\\n])*"|'
     r"'[^'\n]*'|#[^\n]*|[\[\]{}]",
     re.DOTALL,
@@ -14007,7 +14045,7 @@ _HOOK_SHAPE = Shape("json", "hooks")
 _HOOK_EVENT = "SessionEnd"
 # Claude Code gives hooks at a session's end little time unless they ask for more.
 _HOOK_TIMEOUT_SECONDS = 60
-_OUR_HOOK = re.compile(r"code[-_]memory.* sync --quiet\s*$", re.IGNORECASE | re.DOTALL)
+_OUR_HOOK = lazy_pattern(r"code[-_]memory.* sync --quiet\s*$", re.IGNORECASE | re.DOTALL)
 
 
 def render_hook_command(command: Sequence[str], platform: str) -> str:

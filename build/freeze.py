@@ -46,7 +46,7 @@ EXCLUDED_MODULES = [
     "sqlite3", "_sqlite3",
     # of numpy
     "numpy.f2py", "numpy.testing", "numpy.distutils", "numpy.tests", "numpy._pyinstaller",
-    "numpy.random", "numpy.fft", "numpy.polynomial", "numpy.ma",
+    "numpy.random", "numpy.fft", "numpy.polynomial",  # numpy.unique needs numpy.ma
     # of huggingface_hub and model2vec: downloads, model cards, notebooks, pictures, training
     "PIL", "hf_xet", "zstandard", "jinja2", "markupsafe", "fsspec", "requests", "IPython",
     "ipywidgets", "matplotlib", "pandas", "torch", "sklearn", "skops", "transformers",

@@ -239,10 +239,14 @@ class Trial:
         entry = after["mcpServers"].pop("code-memory", None)
         expect(entry is not None, f"no entry was written: {after}")
         expect(after == before, f"the rest of the config became {after}")
-        expect(entry["args"] == ["mcp", "serve"], f"the entry is {entry}")
-        if len(self.command) == 1:
-            same = os.path.samefile(entry["command"], self.command[0])
-            expect(same, f"the entry starts {entry['command']}, not {self.command[0]}")
+        # a zipapp is started by Python, and its own file is then the first argument
+        words = [entry["command"], *entry["args"]]
+        expect(words[-2:] == ["mcp", "serve"], f"the entry is {entry}")
+        started = os.path.realpath(words[-3])
+        expect(
+            os.path.samefile(started, self.command[-1]),
+            f"the entry starts {started}, not {self.command[-1]}",
+        )
         self.run("mcp", "status")
         self.run("mcp", "uninstall")
         left = json.loads(config.read_text("utf-8"))

@@ -160,6 +160,50 @@ def test_nothing_is_left_out_that_the_program_imports() -> None:
     assert not imported & set(freeze.EXCLUDED_MODULES)
 
 
+# Runs a program as if the modules named in its first argument were not there.
+RUN_WITHOUT = """
+import json, runpy, sys
+missing = json.loads(sys.argv[1])
+class Missing:
+    def find_spec(self, name, path=None, target=None):
+        if any(name == m or name.startswith(m + ".") for m in missing):
+            raise ModuleNotFoundError(f"No module named {name!r}", name=name)
+sys.meta_path.insert(0, Missing())
+sys.argv = sys.argv[2:]
+runpy.run_path(sys.argv[0], run_name="__main__")
+"""
+
+
+@pytest.mark.parametrize("command", ["sync", "search", "serve"])
+def test_program_runs_without_what_is_left_out(tmp_path: Path, command: str) -> None:
+    trial.write_corpus(tmp_path)
+    env = {**trial.build_environment(tmp_path), "CODE_MEMORY_DEBUG": "1"}
+    program = str(ROOT / "code_memory.py")
+    without = [sys.executable, "-c", RUN_WITHOUT, json.dumps(freeze.EXCLUDED_MODULES), program]
+
+    def run(*words: str, text: str = "") -> str:
+        done = subprocess.run(
+            [*without, *words],
+            env=env,
+            cwd=tmp_path,
+            input=text.encode("utf-8"),
+            capture_output=True,
+            check=False,
+            timeout=120,
+        )
+        assert done.returncode == 0, done.stderr.decode("utf-8", "replace")
+        return done.stdout.decode("utf-8")
+
+    if command == "serve":
+        hello = '{"jsonrpc":"2.0","id":1,"method":"ping"}\n'
+        assert '"result"' in run("mcp", "serve", text=hello)
+        return
+    run("sync")
+    if command == "search":
+        query, talk = trial.BY_MEANING
+        assert any(text in run("search", query, "--json") for text in talk)
+
+
 @pytest.mark.parametrize(
     ("file", "left_out"),
     [

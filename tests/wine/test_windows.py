@@ -104,9 +104,10 @@ def find_program(home: Path) -> Path:
 
 
 def list_files(folder: Path) -> list[str]:
-    """Every file below the folder, but those of Wine's own temporary folder."""
+    """Every file below the folder, but those of the temporary folder, in which Windows keeps the
+    uninstaller's copy of itself until the next start."""
     names = (p.relative_to(folder).as_posix() for p in folder.rglob("*") if p.is_file())
-    return sorted(name for name in names if not name.startswith("AppData/Local/Temp/"))
+    return sorted(name for name in names if not name.startswith(("Temp/", "AppData/Local/Temp/")))
 
 
 def read_registry(machine: WindowsMachine) -> dict[str, str]:
