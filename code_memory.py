@@ -7522,7 +7522,10 @@ class Store:
     def _explain(self, error: Exception) -> StoreError:
         import apsw
 
-        if isinstance(error, (apsw.CorruptError, apsw.NotADBError)):
+        # All SQL is ours: where it is wrong, the tables are not as we made them. (sqlite-vec has
+        # no other word for damage either.)
+        is_wrong = isinstance(error, apsw.SQLError) and "syntax error" not in str(error)
+        if is_wrong or isinstance(error, (apsw.CorruptError, apsw.NotADBError)):
             return StoreDamagedError(
                 f"The store {self.path} is damaged. Run `code-memory rebuild`: it keeps a copy, "
                 "saves what can be read and imports the rest again."
@@ -8536,7 +8539,7 @@ def _scan_memories(path: Path) -> Iterator[tuple[Any, ...]]:
     with open(path, "rb") as file:
 
         def read_page(number: int) -> bytes:
-            file.seek((number - 1) * size)
+            file.seek(max(0, number - 1) * size)
             return file.read(size)
 
         for number in range(2, path.stat().st_size // size + 1):
@@ -8554,10 +8557,12 @@ def _scan_memories(path: Path) -> Iterator[tuple[Any, ...]]:
                         local = local if local <= size - 35 else least
                     parts = [page[at : at + local]]
                     left, rest = length - local, page[at + local : at + local + 4]
+                    chain = {b"\0\0\0\0"}
                     while left > 0:  # the rest is in a chain of further pages
                         more = read_page(int.from_bytes(rest, "big"))
-                        if len(more) < size:
-                            raise ValueError("the chain is broken")
+                        if len(more) < size or rest in chain:
+                            raise ValueError("the chain is broken, or leads back")
+                        chain.add(rest)
                         parts.append(more[4 : 4 + left])
                         left, rest = left - (size - 4), more[:4]
                     values = _parse_record(b"".join(parts))
@@ -8624,27 +8629,38 @@ def _read_despite_damage(
 
     def works(low: int) -> bool:
         try:
-            list(read("ASC", low, 1))
+            return all(row[0] > low for row in read("ASC", low, 1))
         except apsw.Error:
             return False
-        return True
 
-    last = -(2**63) if by_number else None
+    if not by_number:
+        for order in ("ASC", "DESC"):  # up to the damage from both ends
+            try:
+                before = None
+                for row in read(order):
+                    if type(row[0]) is not str or row[0] == before:
+                        raise apsw.CorruptError
+                    if before is not None and (row[0] < before) != (order == "DESC"):
+                        raise apsw.CorruptError  # a damaged page can lead back: no circles
+                    before = row[0]
+                    yield row[1:]
+                return
+            except apsw.Error:
+                lost.add(table)
+        return
+    last, step = -(2**63), 1
     while True:
         try:
             for row in read("ASC", last):
-                last = row[0] if by_number else None
+                if row[0] <= last:
+                    raise apsw.CorruptError
+                last, step = row[0], 1
                 yield row[1:]
             return
         except apsw.Error:
             lost.add(table)
-        if last is None:
-            with contextlib.suppress(apsw.Error):
-                for row in read("DESC"):
-                    yield row[1:]
-            return
         # Find the nearest number behind the damage: double the distance, then halve the doubt.
-        fails, step = max(last, 0), 1
+        fails = max(last, 0)
         while not works(min(fails + step, 2**63 - 1)):
             if fails + step >= 2**63 - 1:
                 return
@@ -8654,6 +8670,7 @@ def _read_despite_damage(
         while last - fails > 1:
             middle = (last + fails) // 2
             fails, last = (fails, middle) if works(middle) else (middle, last)
+        step *= 2  # until a row is read
 
 
 # === 12. Import ==============================================================

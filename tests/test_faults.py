@@ -129,7 +129,7 @@ def grow(transcripts: list[Transcript], round: int, expected: set[str]) -> None:
         pytest.param(12, sync_home, id="sync, 12 times"),
         pytest.param(5, serve_home, id="a server, 5 times"),
         pytest.param(200, sync_home, id="sync, 200 times", marks=pytest.mark.slow),
-        pytest.param(60, serve_home, id="a server, 60 times", marks=pytest.mark.slow),
+        pytest.param(40, serve_home, id="a server, 40 times", marks=pytest.mark.slow),
     ],
 )
 def test_killed_importer_loses_and_doubles_nothing(
@@ -146,12 +146,10 @@ def test_killed_importer_loses_and_doubles_nothing(
     hit = round = 0
     while hit < kills:
         round += 1
-        assert round < 20 * kills
+        assert round < 5 * kills
         if round % 2:
             grow(transcripts, round, expected)
-        killed = run_until_killed(lambda: work(home), rng.uniform(0.1, 1.1) * usual)
-        usual *= 1 if killed else 0.8  # it was done before: kill sooner
-        hit += killed
+        hit += run_until_killed(lambda: work(home), rng.uniform(0.2, 1.1) * usual)
         if round % 5 == 0 or hit == kills:
             found = contents(home)
             assert max(found.values()) == 1
@@ -392,8 +390,9 @@ def test_text_that_only_the_store_has_is_saved_from_damage(
     memories.close()
 
 
+@pytest.mark.parametrize("half", [False, True], ids=["whole pages", "half pages"])
 def test_no_damaged_page_is_a_surprise(
-    transcript: Begin, memories: cm.Memories, home: Path
+    half: bool, transcript: Begin, memories: cm.Memories, home: Path
 ) -> None:
     for number in range(3):
         t = transcript(f"s{number}")
@@ -405,9 +404,10 @@ def test_no_damaged_page_is_a_surprise(
     path = store_of(home)
     sound = path.read_bytes()
     rng = random.Random(9)
-    for page in range(0, len(sound) // PAGE, 3):
+    for page in range(0, len(sound) // PAGE, 2):
         data = bytearray(sound)
-        data[page * PAGE : (page + 1) * PAGE] = rng.randbytes(PAGE)
+        start = page * PAGE + half * PAGE // 2  # its second half is what its first one leads to
+        data[start : (page + 1) * PAGE] = rng.randbytes((page + 1) * PAGE - start)
         for leftover in path.parent.glob(cm.STORE_FILE + "*"):
             leftover.unlink()
         path.write_bytes(data)
@@ -425,6 +425,23 @@ def test_no_damaged_page_is_a_surprise(
         sync(broken)
         assert Counter(memory.content for memory in stored(broken)) == expected, page
         broken.close()
+
+
+def test_damaged_page_that_leads_back_is_not_read_in_circles() -> None:
+    class Circle:
+        """Gives rows as a tree of pages does of which one leads to an earlier one."""
+
+        def execute(self, sql: str) -> Iterator[tuple[int, str]]:
+            low = int(sql.split(">")[1].split()[0]) if ">" in sql else -1
+            limit = int(sql.split("LIMIT")[1])
+            rows = [(n % 50, "x") for n in range(low + 1 if 0 <= low < 50 else 0, 200)]
+            return iter(rows[:1] if limit == 1 else rows)
+
+    for key, by_number in (("id", True), ("code", False)):
+        lost = set[str]()
+        found = list(cm._read_despite_damage(Circle(), "memory", "x", key, by_number, lost))
+        assert len(found) <= 50
+        assert lost == {"memory"}
 
 
 def test_two_repairs_in_one_second_keep_two_copies(transcript: Begin, home: Path) -> None:
@@ -752,7 +769,7 @@ def test_transcript_that_changes_while_it_is_read(
     change: str, transcript: Begin, run_cli: Run, home: Path
 ) -> None:
     t = transcript("s1")
-    lines = [t.line("user", message={"role": "user", "content": f"pier {n} " + "fog " * 40}) for n in range(3000)]  # fmt: skip
+    lines = [t.line("user", message={"role": "user", "content": f"pier {n} " + "fog " * 40}) for n in range(1500)]  # fmt: skip
     t.write(*lines)
     u = transcript("s2", folder="-elsewhere", name="other.txt")
     u.prompt("from the other file")
@@ -788,9 +805,9 @@ def test_transcript_that_changes_while_it_is_read(
     assert max(found.values()) == 1
     assert not first - found
     if change == "appended":
-        assert len(found) == 3200
+        assert len(found) == 1700
     if change == "renamed":
-        assert len(found) == 3000
+        assert len(found) == 1500
     if change in ("replaced", "overwritten"):
         assert "from the other file" in found
     check_whole_words(home)

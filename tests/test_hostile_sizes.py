@@ -54,7 +54,8 @@ def test_large_file_with_a_large_line_in_bounded_memory(transcript: Begin, home:
         pytest.skip("not enough room on the disk")
     t = transcript()
     t.prompt("the FIRST words")
-    with open(t.path, "ab") as file:
+    with open(t.path, "r+b") as file:
+        file.seek(0, os.SEEK_END)
         # one line of 400 MB: a picture in the middle of a prompt
         large = t.line("user", message={"role": "user", "content": "PICTURE"})
         before, after = json.dumps(large).encode().split(b"PICTURE")
