@@ -1006,6 +1006,10 @@ def _flatten(text: str) -> str:
     return re.sub(r"\s+", " ", text.replace("`", "").replace("**", r"\*\*"))
 
 
+# What the text itself has in bold is shown plain: bold is what was asked for.
+_SOURCE_BOLD: Final = lazy_pattern(r"\*\*(?=\S)([^*\n]{1,300}?)(?<=\S)\*\*")
+
+
 def best_passage(
     text: str,
     parsed: ParsedQuery,
@@ -1019,6 +1023,7 @@ def best_passage(
     each sentence is, higher for better; without it the first one is shown. Pipes stay.
     """
     text = unicodedata.normalize("NFC", text[:_MAX_PASSAGE_SOURCE]).strip()
+    text = _SOURCE_BOLD.sub(r"\1", text)
     matches = _find_matches(text, parsed)
     if matches:
         start, end = _choose_span(text, matches, parsed, max_chars)
@@ -2930,6 +2935,7 @@ MACHINE_PREFIXES: Final = (
     "<local-command-caveat>",
     "<task-notification>",
     "<teammate-message",
+    "Another Claude session sent a message:",
     "<agent-message",
     "<user-prompt-submit-hook>",
     "<session-start-hook>",
@@ -3309,6 +3315,7 @@ class TranscriptParser:
             return
         origin = line.get("origin")
         by_machine = isinstance(origin, dict) and origin.get("kind", "human") != "human"
+        by_machine = by_machine or line.get("promptSource") in ("sdk", "system")
         if line.get("isMeta") or line.get("isVisibleInTranscriptOnly") or by_machine or agent_id:
             return
         if command := _BASH_INPUT.search(text):
@@ -7358,10 +7365,13 @@ class Filter:
             )
         if self.project:
             add(
+                # a project of just that name or path, else all that have it in theirs
                 "m.session IN (SELECT s.id FROM session AS s JOIN project AS p ON p.id = s.project"
-                " WHERE p.path LIKE ? ESCAPE '\\' OR p.name LIKE ? ESCAPE '\\')",
+                " WHERE ? IN (p.path, p.name) OR (p.path LIKE ? ESCAPE '\\' AND NOT EXISTS"
+                " (SELECT 1 FROM project AS q WHERE ? IN (q.path, q.name))))",
+                self.project,
                 f"%{like(self.project)}%",
-                f"%{like(self.project)}%",
+                self.project,
             )
         for kind, name in (("file", self.file), ("tool", self.tool), ("concept", self.concept)):
             if name:
@@ -9807,7 +9817,7 @@ class Memories:
         parsed = parse_query(query.text)
         allowed = self._find_allowed(store, parsed, filter, notes)
         words = self._find_by_words(store, parsed, filter)
-        meaning = self._find_by_meaning(store, parsed.text, notes)
+        meaning = self._find_by_meaning(store, parsed.text, allowed, notes)
         around = self._update_surroundings(store)
         candidates = choose_candidates(words, meaning, around, find_date(query.text), None, allowed)
         read = read_candidates(candidates, around, parsed, store.texts)
@@ -9861,7 +9871,7 @@ class Memories:
         return collect_words(parsed, found, counts, store.count_parts())
 
     def _find_by_meaning(
-        self, store: Store, text: str, notes: list[str]
+        self, store: Store, text: str, allowed: IntArray | None, notes: list[str]
     ) -> tuple[IntArray, FloatArray]:
         """Return the memories nearest in meaning and their cosines, best first; or say why none."""
         problem = ""
@@ -9878,11 +9888,11 @@ class Memories:
         if problem or self.embedder is None or not store.vector_model()[0]:
             return score_parts(None, {})
         vector = self.embedder.embed([text])
-        rows = self._find_nearest(store, pack_bits(vector)[0])
+        rows = self._find_nearest(store, pack_bits(vector)[0], allowed)
         return score_parts(vector[0], store.part_vectors(rows))
 
-    def _find_nearest(self, store: Store, signs: bytes) -> list[int]:
-        """Return the parts nearest by the signs of their vectors, in no order."""
+    def _find_nearest(self, store: Store, signs: bytes, allowed: IntArray | None) -> list[int]:
+        """Return the parts of the allowed memories nearest by their vectors' signs, in no order."""
         version = store.identity, store.version()
         known, rows, words = self._signs
         if known != version:
@@ -9890,6 +9900,11 @@ class Memories:
             self._signs = (version, rows, words)
         if not len(rows):
             return store.ask_for_nearest(signs, 100)
+        if allowed is not None:
+            import numpy as np
+
+            passing = np.isin(rows // PARTS_PER_MEMORY, allowed)
+            rows, words = rows[passing], words[passing]
         return find_nearest_signs(rows, words, signs, NEAREST_PARTS)
 
     def _update_surroundings(self, store: Store) -> Surroundings:
@@ -10071,6 +10086,8 @@ def find_nearest_signs(rows: IntArray, words: Any, signs: bytes, limit: int) -> 
 
     distance = np.bitwise_count(words ^ np.frombuffer(signs, np.uint64)).sum(1, dtype=np.uint16)
     limit = min(limit, len(rows))
+    if not limit:
+        return []
     return [int(row) for row in rows[np.argpartition(distance, limit - 1)[:limit]]]
 
 
@@ -10390,7 +10407,18 @@ def render_export(memory: Memory, aliases: Sequence[tuple[str, str]], format: st
         if aliases:
             value["aliases"] = [{"source": source, "source_ref": ref} for source, ref in aliases]
         return json.dumps(value, ensure_ascii=False) + "\n"
-    return "\n".join(render_details_lines(Details((memory,)), None)) + "\n"
+    facts = [
+        render_time(memory.time, None),
+        memory.type,
+        memory.project,
+        f"session {memory.session_id}",
+        *memory.files,
+        f"[mem:{memory.id}]",
+    ]
+    fence = "`" * max(3, 1 + max(map(len, re.findall("`+", memory.content)), default=0))
+    title = memory.session_title or memory.project_name or memory.session_id
+    head = f"## {clean_line(title)}\n\n{clean_line(' · '.join(filter(None, facts)))}\n\n"
+    return f"{head}{fence}\n{show_text(memory.content).rstrip()}\n{fence}\n\n"
 
 
 # === 15. Browse page =========================================================
@@ -10570,7 +10598,8 @@ input[type=date] { flex: 1 1 120px; }
 .days .month { grid-row: 1; font-size: 11.5px; color: var(--soft); white-space: nowrap;
   text-align: left; padding-bottom: 3px; width: max-content; }
 .days .month:hover { color: var(--ink); text-decoration: underline; }
-.days .weekday { font-size: 11px; line-height: 1; color: var(--soft); align-self: center; }
+.days .weekday { font-size: 11px; line-height: 1; color: var(--soft); align-self: center;
+  position: sticky; left: 0; background: var(--paper); }
 .days .l1 { background: var(--heat1) !important; } .days .l2 { background: var(--heat2) !important; }
 .days .l3 { background: var(--heat3) !important; } .days .l4 { background: var(--heat4) !important; }
 .days .day:hover { box-shadow: 0 0 0 1.5px var(--ink); }
@@ -11424,6 +11453,7 @@ function buildCalendar(end) {
     const day = firstShown + 7 * week + 6, date = dayStart(day), key = dayISO(day).slice(0, 7);
     if (date.getUTCDate() > 7 || seenMonths.has(key) || day > end + 6) continue;
     seenMonths.add(key);
+    if (week > weeks.length - 3) continue;  // its name would not fit
     const label = make("button", { class: "month", type: "button", tabIndex: -1, role: "columnheader",
       title: FORMATS.month.format(date), onclick: () => chooseMonth(key) }, FORMATS.monthName.format(date));
     label.style.gridColumn = String(week + 2);
@@ -15537,8 +15567,19 @@ class ProgressBar:
 # --- The four tools for a terminal ---
 
 
+def read_moment(name: str, text: str, end: bool = False) -> int | None:
+    """Return the moment that an option names, or None without one; raises UsageError."""
+    if not text:
+        return None
+    try:
+        return parse_when(text, datetime.now().astimezone(), None, end=end)
+    except ValueError as error:
+        raise UsageError(
+            f"--{name} must be a date such as 2026-01-30, an age such as 7d, or a word such as yesterday."
+        ) from error
+
+
 def command_search(args: argparse.Namespace) -> int:
-    now = datetime.now().astimezone()
     query = SearchQuery(
         text=" ".join(args.query),
         limit=args.limit,
@@ -15547,8 +15588,8 @@ def command_search(args: argparse.Namespace) -> int:
         session_id=args.session,
         type=args.type,
         project=args.project,
-        since=parse_when(args.since, now, None) if args.since else None,
-        until=parse_when(args.until, now, None, end=True) if args.until else None,
+        since=read_moment("since", args.since),
+        until=read_moment("until", args.until, end=True),
         file=args.file,
         tool=args.tool,
         concept=args.concept,
@@ -15567,6 +15608,8 @@ def command_timeline(args: argparse.Namespace) -> int:
     memories = open_memories(args)
     before = args.window if args.before is None else args.before
     after = args.window if args.after is None else args.after
+    if not args.ids and not args.query:
+        raise UsageError("Say around what: ids, or --query.")
     timelines, unknown = memories.timeline(args.ids, args.query, before, after)
     if args.json:
         print_json(timelines_as_json(timelines))
@@ -15684,6 +15727,8 @@ def command_import(args: argparse.Namespace) -> int:
             )
             importer.prepare_vectors()
             for name in args.paths:
+                if not name.strip():
+                    raise UsageError("The path to import is empty.")
                 path = Path(name).expanduser().absolute()
                 if not path.exists():
                     raise UsageError(f"There is no {path}.")
@@ -15776,8 +15821,7 @@ def command_rebuild(args: argparse.Namespace) -> int:
 
 def command_forget(args: argparse.Namespace) -> int:
     memories = open_memories(args)
-    now = datetime.now().astimezone()
-    before = parse_when(args.before, now, None) if args.before else None
+    before = read_moment("before", args.before)
     choice = ForgetChoice(tuple(args.ids), args.session, args.project, before, args.matching)
     if choice == ForgetChoice() and sys.stdin.isatty():
         choice = ask_what_to_forget(memories)
@@ -15842,6 +15886,8 @@ def command_export(args: argparse.Namespace) -> int:
             parts = export_transcript(memories, store, args.session)
         else:
             chosen = Filter(session_id=args.session, project=args.project)
+            if chosen != Filter() and not store.count(chosen):
+                raise UsageError("No memory is of that session or project.")
             parts = (render_export(m, a, args.format) for m, a in memories.every(store, chosen))
         descriptor = (
             os.open(args.out, os.O_CREAT | os.O_WRONLY | os.O_TRUNC, 0o600) if args.out else 1
@@ -15883,6 +15929,8 @@ def command_serve(args: argparse.Namespace) -> int:
 def command_mcp_install(args: argparse.Namespace) -> int:
     places = find_places(args.memory_path)
     now, failed = datetime.now().astimezone(), False
+    if args.session_hook and args.client not in ("claude-code", "all"):
+        raise UsageError("--session-hook goes with --client claude-code.")
     command = own_command(
         sys.argv[0], sys.executable, hasattr(sys, "_MEIPASS"), sys.prefix, sys.platform
     )
@@ -15890,7 +15938,7 @@ def command_mcp_install(args: argparse.Namespace) -> int:
     outcomes = []
     for client in chosen_clients(args.client):
         found = client_places(client, places.platform, places.home, places.env, config_path(args))
-        if args.try_it and not any(place.present for place in found):
+        if (args.try_it or args.client == "all") and not any(place.present for place in found):
             say(args, f"{CLIENTS[client][0]} is not there; its config was left alone.")
             continue
         outcomes += install(
@@ -15920,7 +15968,8 @@ def command_mcp_install(args: argparse.Namespace) -> int:
         if fault:
             print(f"code-memory: {fault}", file=sys.stderr)
             return EXIT_FAILED
-        say(args, "The server answers as Claude Desktop will start it.")
+        names = dict.fromkeys(CLIENTS[o.client][0] for o in outcomes if o.word != "error")
+        say(args, f"The server answers as {' and '.join(names)} will start it.")
         if any(o.client == "claude-desktop" for o in outcomes):
             if claude_is_running(places.platform):
                 say(
@@ -15931,6 +15980,8 @@ def command_mcp_install(args: argparse.Namespace) -> int:
                 args,
                 'Restart Claude Desktop, then ask it: "What did I work on last week? Use code-memory."',
             )
+        elif outcomes:
+            say(args, 'Start it again, then ask: "What did I work on last week? Use code-memory."')
     if args.try_it:
         show_an_answer(args, memories)
     return EXIT_FAILED if failed else 0
@@ -16182,7 +16233,8 @@ def run_demo(args: argparse.Namespace, scratch: Path) -> None:
     zone, now = None, datetime.now().astimezone()
     question = "why do the invoices arrive twice"
     result = memories.search(SearchQuery(question, limit=3))
-    id = result.hits[0].memory.id if result.hits else ""
+    answer = next((h.memory.id for h in result.hits if h.memory.type == "response"), "")
+    id = answer or (result.hits[0].memory.id if result.hits else "")
     timelines, unknown = memories.timeline([id], "", 2, 2)
     say(args, "A small made-up history, in a scratch store. What Claude Desktop would see:", "")
     say(args, f'mem-search("{question}")', "", render_search(result, zone), "")
@@ -16196,14 +16248,17 @@ def run_demo(args: argparse.Namespace, scratch: Path) -> None:
 
 def show_an_answer(args: argparse.Namespace, memories: Memories) -> None:
     """End a first setup with an answer: from the person's own memories, else from the demo's."""
-    newest = memories.search(SearchQuery("", limit=1, type="prompt")).hits
-    words = " ".join(newest[0].memory.content.split()[:8]) if newest else ""
-    if words:
-        result = memories.search(SearchQuery(words, limit=3))
-        say(args, "", f'For example, mem-search("{words}"):', "", render_search(result, None))
-    else:
-        say(args, "", "There are no transcripts of yours yet; here is the demo.", "")
-        command_demo(args)
+    for hit in memories.search(SearchQuery("", limit=50, type="prompt")).hits:
+        words = " ".join(hit.memory.content.split()[:12])
+        if len(words) < 25:
+            continue
+        result = memories.search(SearchQuery(words, limit=3, type="response"))
+        if result.hits:
+            say(args, "", f'For example, mem-search("{words}", eventType="response"):', "")
+            say(args, render_search(result, None))
+            return
+    say(args, "", "There are no transcripts of yours yet; here is the demo.", "")
+    command_demo(args)
 
 
 # --- The parser ---
@@ -16436,7 +16491,12 @@ def main(argv: Sequence[str] | None = None) -> int:
     if not words and not sys.stdin.isatty():
         words = ["mcp", "serve"]  # a client whose config holds the bare command
     parser = build_parser()
-    args = parser.parse_args(words)
+    words = [os.fsencode(word).decode("utf-8", "replace") for word in words]
+    args, further = parser.parse_known_args(words)
+    if further:
+        if args.command != "search" or any(word.startswith("--") for word in further):
+            parser.error(f"unrecognized arguments: {' '.join(further)}")
+        args.query += further  # -without
     if not args.command:
         return command_welcome(args, parser)
     try:

@@ -134,12 +134,23 @@ def test_commands_for_people(filled: Run) -> None:
         ),
         pytest.param(["import", "nowhere"], 2, "There is no .*nowhere", id="nothing to import"),
         pytest.param(["forget"], 2, "Say what to forget", id="forget nothing"),
+        pytest.param(["import", ""], 2, "path to import is empty", id="empty path"),
+        pytest.param(
+            ["search", "--since", "someday", "x"], 2, "--since must be a date", id="no date"
+        ),
+        pytest.param(
+            ["forget", "--before", "nope"], 2, "--before must be a date", id="no date to forget"
+        ),
+        pytest.param(
+            ["search", "--frob", "x"], 2, "unrecognized arguments: --frob", id="unknown option"
+        ),
+        pytest.param(["timeline"], 2, "Say around what", id="timeline of nothing"),
     ],
 )
 def test_errors_are_one_line(
     words: list[str], code: int, said: str, run_cli: Run, transcript: Begin
 ) -> None:
-    if words == ["forget"]:
+    if words[0] in ("forget", "timeline"):
         run_cli("sync")
     done = run_cli(*words)
     assert done.returncode == code
@@ -329,3 +340,25 @@ def test_transcript_comes_back_when_its_lines_are_kept(
     gone = run_cli("export", "--session", "bbbb-1", "--format", "claude-code")
     assert gone.returncode != 0
     assert "pier" not in gone.stdout
+
+
+def test_exclusions_and_phrases_as_typed(filled: Run) -> None:
+    assert "fuse" in filled("search", "crane").stdout
+    assert "fuse" not in filled("search", "crane", "-fuse", "--json").stdout
+    assert "fuse" in filled("search", '"of the fuse"').stdout
+
+
+def test_markdown_export_has_headings_and_fences(filled: Run) -> None:
+    text = filled("export", "--format", "markdown").stdout
+    assert text.startswith("## ")
+    assert text.count("```") == 6
+    assert filled("export", "--session", "nope").returncode == 2
+
+
+def test_all_clients_are_those_that_are_there(run_cli: Run, home: Path) -> None:
+    (home / ".cursor").mkdir()
+    done = run_cli("mcp", "install", "--client", "all")
+    assert done.returncode == 0, done.stderr
+    assert (home / ".cursor/mcp.json").exists()
+    assert not (home / ".lmstudio").exists()
+    assert run_cli("mcp", "install", "--client", "cursor", "--session-hook").returncode == 2

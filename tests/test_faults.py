@@ -146,10 +146,12 @@ def test_killed_importer_loses_and_doubles_nothing(
     hit = round = 0
     while hit < kills:
         round += 1
-        assert round < 5 * kills
+        assert round < 20 * kills
         if round % 2:
             grow(transcripts, round, expected)
-        hit += run_until_killed(lambda: work(home), rng.uniform(0.2, 1.1) * usual)
+        killed = run_until_killed(lambda: work(home), rng.uniform(0.1, 1.1) * usual)
+        usual *= 1 if killed else 0.8  # it was done before: kill sooner
+        hit += killed
         if round % 5 == 0 or hit == kills:
             found = contents(home)
             assert max(found.values()) == 1

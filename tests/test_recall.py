@@ -314,3 +314,20 @@ def test_searches_go_on_while_an_import_writes(transcript: Begin, memories: cm.M
     sync_thread.join()
     assert len(stored(memories)) == 1200
     assert longest < 10  # a search never waits for the import's end
+
+
+def test_meaning_is_searched_within_a_filter(transcript: Begin, memories: cm.Memories) -> None:
+    t = transcript("a", folder="-w-many", cwd="/w/many")
+    for number in range(300):
+        t.response(f"the harbour crane lifts box {number}")
+    transcript("b", folder="-w-few", cwd="/w/few").prompt("a lonely walrus")
+    sync(memories)
+    assert find(memories, "the harbour crane", project="few") == ["a lonely walrus"]
+
+
+def test_a_project_of_just_that_name_wins(transcript: Begin, memories: cm.Memories) -> None:
+    transcript("a", folder="-a", cwd="/w/user3/app").prompt("in the app")
+    transcript("b", folder="-b", cwd="/w/3").prompt("in the third")
+    sync(memories)
+    assert find(memories, "", project="3") == ["in the third"]
+    assert len(find(memories, "", project="/w/")) == 2

@@ -116,6 +116,7 @@ def test_oversized_line_is_skipped_and_the_next_is_read(monkeypatch: pytest.Monk
             id="reminder goes",
         ),
         pytest.param("[Image #1]", "", id="only a picture"),
+        pytest.param("Another Claude session sent a message: hi", "", id="another session"),
         pytest.param(
             "[Image #1] what is this?", "[Image #1] what is this?", id="a picture and words"
         ),
@@ -251,6 +252,7 @@ def test_subagent_belongs_to_its_parent(transcript: Begin, memories: cm.Memories
         pytest.param({"origin": {"kind": "task-notification"}}, id="from a machine"),
         pytest.param({"isVisibleInTranscriptOnly": True}, id="only shown in the transcript"),
         pytest.param({"isSidechain": True}, id="a subagent's prompt"),
+        pytest.param({"promptSource": "sdk"}, id="a program's prompt"),
     ],
 )
 def test_what_no_person_typed_is_no_prompt(
