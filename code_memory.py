@@ -1575,7 +1575,9 @@ _ALPHABETS: Final = {
     "loose": r"A-Za-z0-9_=.+/\-",
 }
 # Where a prefix of up to four characters may stand: it is also met in the middle of random text.
-_CLEAR_START: Final = r"(?:(?<![A-Za-z0-9_+/-])|(?<=\\[nrt])|(?<=\n[-+]))"
+_CLEAR_START: Final = r"(?:(?<![A-Za-z0-9_+/-])|(?<=\\[nrt])|(?<=\n[-+])|(?<=%[0-9A-F][0-9A-F])|(?<=[\[;]\dm)|(?<=[\[;]\d\dm))"
+# Prefixes with "_" or "-" are not met in base64, so a path may hold them ("/ghp_...", "__ghp_...").
+_PATH_START: Final = r"(?:(?<![A-Za-z0-9+-])|(?<=\\[nrt])|(?<=\n[-+])|(?<=%[0-9A-F][0-9A-F])|(?<=[\[;]\dm)|(?<=[\[;]\d\dm))"
 
 
 def _read_tokens(table: str) -> Iterator[Rule]:
@@ -1592,7 +1594,14 @@ def _read_tokens(table: str) -> Iterator[Rule]:
         shortest, _, longest = length.partition("-")
         literals = tuple(prefixes.split())
         starts = "|".join(
-            ("" if len(prefix) > 4 else _CLEAR_START) + re.escape(prefix)
+            (
+                ""
+                if len(prefix) > 4
+                else _PATH_START
+                if len(prefix) == 4 and prefix[-1] in "_-"
+                else _CLEAR_START
+            )
+            + re.escape(prefix)
             for prefix in sorted(literals, key=len, reverse=True)
         )
         repeat = f"{{{shortest},{longest}}}" + (f"(?![{alphabet}])" if longest else "+")
@@ -1632,10 +1641,10 @@ _LINK: Final = rf"""
     (?:
       (?P<typed> \s{{0,20}} : \s{{0,4}} [A-Za-z][\w.\[\]|?<>]{{0,30}} \s{{0,3}} = \s{{0,3}} (?={_QUOTE}) )
     | (?P<default> \s{{0,3}} (?:\|\||\?\?|\bor\b) \s{{0,3}} (?={_QUOTE}) )
-    | (?P<listed> \s{{0,3}} [,(] \s{{0,20}} (?={_QUOTE}) )
     | (?P<nested> \s{{0,3}} \{{ [^{{}}]{{0,200}}? \b(?:default|value)\s{{0,3}}[=:]\s{{0,3}}
         | [ ]-{{1,2}}(?:body|value|b)[ =]
         | \s{{0,3}} ,? \s{{0,20}} (?:{_QUOTE})?\b(?i:value)\b(?:{_QUOTE})? \s{{0,3}} [=:] \s{{0,3}} )
+    | (?P<listed> \s{{0,3}} [,(] \s{{0,20}} (?={_QUOTE}) )
     | (?P<element> > \s{{0,8}} )
     | (?P<cell> [ \t]{{0,20}} \| [ \t]{{1,20}} )
     | (?P<prose> (?:\s{{1,3}}(?:for|of|to|on|in|at|from)\s{{1,3}}[^\s:=]{{1,30}}(?:\s[^\s:=]{{1,20}}){{0,3}}?)?
@@ -1643,7 +1652,7 @@ _LINK: Final = rf"""
         (?=\S{{0,100}}[0-9])
         | [^\x00-\x7f：＝→]{{1,10}}[ ]{{0,2}} [:：]? [ ]{{0,2}} )
     | (?P<link> [ \t]{{0,20}} (?: => | := | ={{1,3}} | != | :- | :{{1,2}} | ： | ＝ | -> | → | %3[Dd] )
-        (?:\*\*|__)? (?: [ \t]{{0,20}} | \s{{0,12}} (?:[|>][+-]?\s{{1,12}})? (?:```\w{{0,10}}\s{{1,4}})? ) )
+        (?:\*\*|__)? (?: [ \t]{{0,20}} (?![|>][+-]?\s) | \s{{0,12}} (?:[|>][+-]?\s{{1,12}})? (?:```\w{{0,10}}\s{{1,4}})? ) )
     | (?P<space> [ \t]{{1,4}} ) (?=\S{{0,100}}[0-9])
     )"""
 _ENDING: Final = r"""
@@ -2515,7 +2524,7 @@ def _build_index() -> _Index:
     starts += [f"[{letters}](?={'|'.join(hints)})" for letters, hints in hinted.items()]
     # A token starts after something that is no letter or digit; the "n" of an escaped "\\n" and
     # the digits of a "%3D" do not count.
-    edge = r"(?:[^A-Za-z0-9]|\\[nrtbf]|%[0-9A-F][0-9A-F])"
+    edge = r"(?:[^A-Za-z0-9]|\[[0-9;]{1,12}m|\\[nrtbf]|%[0-9A-F][0-9A-F])"
     words: dict[bytes, list[tuple[int, bytes, Rule]]] = {w.encode(): [] for w in _COMMON_WORDS}
     rare: list[Rule] = []
     foreign = []
@@ -2885,6 +2894,35 @@ class PrivacyFilter:
                 return other + 1
         hopeless["`", size] = line_end
         return position + 1
+
+
+def hide_field(redact: Callable[[str], str], fields: Mapping[str, Any], key: str) -> str:
+    """Return the mark for a field that only its name tells to be a secret; "" for any other.
+
+    Of {"name": "API_TOKEN", "value": "..."} the name is the other field's value.
+    """
+    value = fields[key]
+    if not isinstance(value, str) or not 4 < len(value) <= _JUDGED_CHARS:
+        return ""
+    name = next((fields[n] for n in ("name", "key") if key == "value" and n in fields), key)
+    head = f"{json.dumps(str(name)[:100], ensure_ascii=False)}: "
+    hidden = redact(head + json.dumps(value, ensure_ascii=False))
+    found = _MARK.search(hidden, len(head))
+    return found[0] if found and hidden.startswith(head) else ""
+
+
+def filter_json(value: Any, redact: Callable[[str], str]) -> Any:
+    """Return a JSON value with every text filtered, by its field's name too."""
+    if isinstance(value, str):
+        return redact(value)
+    if isinstance(value, list):
+        return [filter_json(item, redact) for item in value]
+    if isinstance(value, dict):
+        return {
+            key: hide_field(redact, value, key) or filter_json(item, redact)
+            for key, item in value.items()
+        }
+    return value
 
 
 _DEFAULT_FILTER: Final = PrivacyFilter()
@@ -6557,9 +6595,16 @@ class Settings:
         """Say whether a project folder, or one that it lies in, is excluded."""
         if not self.excluded_projects or not project:
             return False
-        path = project.replace("\\", "/").rstrip("/").casefold()
+
+        def plain(path: str) -> str:  # macOS hands out decomposed letters: "각" as three
+            path = unicodedata.normalize("NFC", path.strip()).replace("\\", "/")
+            return path.removeprefix("//?/").rstrip("/").casefold()
+
+        path = plain(project)
         for excluded in self.excluded_projects:
-            wanted = excluded.replace("\\", "/").rstrip("/").casefold()
+            wanted = plain(excluded)
+            if "/" not in path:  # a source that knows its projects by name only
+                wanted = wanted.rpartition("/")[2]
             if "/" not in wanted:
                 if wanted in path.split("/"):
                     return True
@@ -6596,7 +6641,10 @@ def find_memory_dir(chosen: str, home: Path, env: Mapping[str, str]) -> Path:
     if not folder.is_absolute():
         folder = home / folder
     real, real_home = folder.resolve(), home.resolve()
-    if real == real_home or not real.is_relative_to(real_home):
+    store = (real / STORE_FILE).resolve()  # a link there leads elsewhere too
+    if real == real_home or not (
+        real.is_relative_to(real_home) and store.is_relative_to(real_home)
+    ):
         raise UsageError(
             f"The memory folder {folder} is not below the home folder {home}. "
             "Choose one there with --memory-path or MEMORY_PATH."
@@ -6740,9 +6788,10 @@ def find_transcript_roots(
 
 def make_private_folder(folder: Path) -> None:
     """Make a folder, and those above it, that only its owner can enter."""
-    if not folder.is_dir():
-        folder.mkdir(parents=True, exist_ok=True)
-        os.chmod(folder, 0o700)
+    missing = [path for path in (folder, *folder.parents) if not path.is_dir()]
+    for path in reversed(missing):
+        path.mkdir(mode=0o700, exist_ok=True)
+        os.chmod(path, 0o700)
 
 
 def lower_priority() -> None:
@@ -8317,10 +8366,37 @@ class Store:
             for row, text in self._all(f"SELECT id, {column} FROM {table}"):
                 if (hidden := redact(text)) != text:
                     changed += 1
-                    self.db.execute(
-                        f"UPDATE OR IGNORE {table} SET {column} = ? WHERE id = ?", (hidden, row)
-                    )
+                    self._rename(table, column, row, hidden)
+        for row, packed in self._all("SELECT id, text FROM line"):
+            line = unpack_text(packed)
+            hidden = json.dumps(filter_json(json.loads(line), redact), ensure_ascii=False)
+            if hidden != line:
+                changed += 1
+                self.db.execute(
+                    "UPDATE line SET text = ? WHERE id = ?", (pack_text(Redacted(hidden)), row)
+                )
         return changed
+
+    def _rename(self, table: str, column: str, row: int, name: str) -> None:
+        """Give a row another name; where one has that name already, the two become one."""
+        same: int | None = None
+        if table == "tag":
+            same = self._one(
+                "SELECT a.id FROM tag AS a JOIN tag AS b ON a.kind = b.kind AND a.id <> b.id"
+                " WHERE b.id = ? AND a.name = ?",
+                (row, name),
+            )
+        elif column == "path":
+            same = self._one("SELECT id FROM project WHERE path = ? AND id <> ?", (name, row))
+        if same is None:
+            self.db.execute(f"UPDATE {table} SET {column} = ? WHERE id = ?", (name, row))
+            return
+        if table == "tag":
+            self.db.execute("UPDATE OR IGNORE memory_tag SET tag = ? WHERE tag = ?", (same, row))
+            self.db.execute("DELETE FROM memory_tag WHERE tag = ?", (row,))
+        else:
+            self.db.execute("UPDATE session SET project = ? WHERE project = ?", (same, row))
+        self.db.execute(f"DELETE FROM {table} WHERE id = ?", (row,))
 
     def replace_text(
         self, memory: int, text: Redacted, labels: Mapping[str, Sequence[str]]
@@ -8349,6 +8425,11 @@ class Store:
             " FROM memory WHERE id IN (SELECT id FROM doomed) AND source_ref LIKE 'title:%')"
         )
         # A kept line cannot be told from its memory any more: all of its session go.
+        self.db.execute(
+            f"INSERT OR REPLACE INTO origin SELECT key, {FORGOTTEN} FROM line WHERE session_id IN"
+            " (SELECT s.session_id FROM session AS s JOIN memory AS m ON m.session = s.id"
+            " WHERE m.id IN (SELECT id FROM doomed))"
+        )
         self.db.execute(
             "DELETE FROM line WHERE session_id IN (SELECT s.session_id FROM session AS s"
             " JOIN memory AS m ON m.session = s.id WHERE m.id IN (SELECT id FROM doomed))"
@@ -8526,6 +8607,11 @@ def _copy_tables(old: Any, path: Path, store: Store) -> tuple[int, set[str]]:
     store.db.execute(
         "INSERT INTO session (id, session_id, source) SELECT DISTINCT m.session, 'lost-' || m.session,"
         " m.source FROM memory AS m WHERE m.session NOT IN (SELECT id FROM session)"
+    )
+    # Where the keys were damaged before anyone noticed, transcripts were read a second time.
+    store.db.execute(
+        "DELETE FROM memory WHERE id NOT IN (SELECT min(id) FROM memory"
+        " GROUP BY source, source_ref, type, session, text)"
     )
     for memory, labels in store._all("SELECT id, labels FROM memory WHERE labels IS NOT NULL"):
         for kind, values in json.loads(labels).items():
@@ -9001,6 +9087,9 @@ class Importer:
                 status.st_size < start or hash_tail(file, start) != (state and state.tail)
             ):
                 start, state = 0, None  # shrunk or replaced: what was known is known by its ids
+            if self.settings.excluded_projects and not parser.project_fixed:
+                parser.project = read_first_cwd(file) or parser.project
+                file.seek(start)
             position, session_id = start, state.session_id if state else ""
             reported = 0
 
@@ -9128,7 +9217,7 @@ class Importer:
             for state in states:
                 self.store.write_transcript(state)
             for session_id, line in lines:
-                if session_id not in gone:
+                if session_id not in gone and not self._is_forgotten_line(line):
                     self.store.write_line(session_id, _string(line.get("uuid")), self._filter(line))
             for name, value in cursors.items():
                 self.store.set_cursor(name, value)
@@ -9137,6 +9226,19 @@ class Importer:
             if entries and self.embedder is None:
                 self.store.want_vectors_from(min(written))
             self.store.add_meta("redactions", report.redactions - self._counted(report))
+
+    def _is_forgotten_line(self, line: Json) -> bool:
+        """Say whether a line, or what was made from it, was forgotten: copies of it come again."""
+        uuid = _string(line.get("uuid"))
+        keys = [origin_key(type, uuid) for type in (*MEMORY_TYPES, "line")] if uuid else []
+        message = line.get("message")
+        if isinstance(message, dict):
+            keys.append(origin_key("join", _string(message.get("id"))))
+            for block in message.get("content") or ():
+                if isinstance(block, dict):
+                    ref = _string(block.get("id")) or _string(block.get("tool_use_id"))
+                    keys += [origin_key("tool", ref), origin_key("join", f"tool {ref}")]
+        return FORGOTTEN in self.store.known(keys).values()
 
     def _filter(self, line: Json) -> Redacted:
         """Return a line as JSON, each of its texts filtered; pictures and the like left out."""
@@ -9149,7 +9251,11 @@ class Importer:
             if isinstance(value, list):
                 return [filtered(item, depth + 1) for item in value]
             if isinstance(value, dict):
-                return {filtered(key): filtered(item, depth + 1) for key, item in value.items()}
+                return {
+                    filtered(key): hide_field(self.privacy.redact, value, key)
+                    or filtered(item, depth + 1)
+                    for key, item in value.items()
+                }
             return value
 
         return Redacted(json.dumps(filtered(line), ensure_ascii=False))
@@ -9229,7 +9335,10 @@ class Importer:
         facts = self.store.memory_facts(memory)
         if facts is None:
             return _Group(draft, [], [])
-        return _Group(draft, [facts[3]], [], memory)
+        # A private tag that was still open hides what comes later too, up to its closing tag.
+        key = origin_key("open", draft.joins)
+        start = facts[3].removesuffix("[PRIVATE]") + "<private>" if self.store.known([key]) else ""
+        return _Group(draft, [start or facts[3]], [], memory)
 
     def _is_shadow(self, draft: Draft) -> bool:
         """Say whether a draft tells what a transcript that is stored tells better.
@@ -9350,8 +9459,14 @@ class Importer:
             text = clean_text(
                 "\n\n".join(group.parts) if group.draft.type != "tool" else "\n".join(group.parts)
             )
+            if len(group.parts) > 1:  # as another source tells it: all blocks in one
+                group.keys += self._text_keys(replace(group.draft, text=text))
             group.text, hidden = self.privacy.count(text)
             report.redactions += hidden.total()
+            if group.draft.joins and hidden["private"] and group.text.endswith("[PRIVATE]"):
+                # One more tag that closes changes only a text whose last one is open.
+                if self.privacy.redact(text + "\n\n.") == group.text:
+                    group.keys.append(origin_key("open", group.draft.joins))
             parts = split_chunks(group.text, group.draft.type) if self.embedder else []
             counts.append(len(parts))
             chunks += parts
@@ -9411,6 +9526,18 @@ def merge_sessions(sessions: Sequence[SessionDraft], drafts: Sequence[Draft]) ->
             merged[SessionDraft(draft.session_id, draft.source, draft.project)] = None
     # Sessions first, so that a title by its line's id finds the line's session.
     return sorted(merged, key=lambda s: bool(s.leaf))
+
+
+_CWD = re.compile(rb'"cwd"\s?:\s?("(?:[^"\\]|\\.){1,4096}")')
+
+
+def read_first_cwd(file: BinaryIO) -> str:
+    """Return the first folder named in a transcript: titles before it, or appended, tell none."""
+    file.seek(0)
+    found = _CWD.search(file.read(1 << 20))
+    with contextlib.suppress(ValueError):
+        return _string(json.loads(found[1])) if found else ""
+    return ""
 
 
 def build_parser_for(path: Path, source: str) -> TranscriptParser:
@@ -9774,6 +9901,16 @@ class Memories:
     def search(self, query: SearchQuery, cancel: CancelToken | None = None) -> SearchResult:
         """Find the memories that answer a query, best first."""
         self.look()
+        hide = self.privacy.redact
+        asked = replace(
+            query,
+            text=hide(query.text),
+            session_id=hide(query.session_id),
+            project=hide(query.project),
+            file=hide(query.file),
+            tool=hide(query.tool),
+            concept=hide(query.concept),
+        )
         filter = Filter(
             query.session_id,
             query.type,
@@ -9786,10 +9923,9 @@ class Memories:
         )
         with self.borrow_store(cancel) as store:
             if not query.text.strip():
-                return self._newest(store, query, filter)
+                return replace(self._newest(store, query, filter), query=asked)
             notes = list(self.notes(store))
             hits, total = self._rank(store, query, filter, notes)
-            asked = replace(query, text=self.privacy.redact(query.text))
             return SearchResult(asked, tuple(hits), total, tuple(notes))
 
     def _newest(self, store: Store, query: SearchQuery, filter: Filter) -> SearchResult:
@@ -9797,9 +9933,9 @@ class Memories:
         memories = store.memories(rows)
         hits = tuple(
             Hit(
-                memories[row],
+                self._shown(memories[row]),
                 1.0,
-                self._snippet(memories[row], parse_query("")),
+                self._snippet(self._shown(memories[row]), parse_query("")),
                 matched=("newest",),
             )
             for row in rows
@@ -10006,7 +10142,15 @@ class Memories:
                 elif len(sessions := store.find_sessions(id)) == 1:
                     digest = store.session_digest(sessions[0])
                     memories = tuple(map(self._shown, digest.memories))
-                    found.append(replace(digest, memories=memories))
+                    hide = self.privacy.redact
+                    found.append(
+                        replace(
+                            digest,
+                            memories=memories,
+                            title=hide(digest.title),
+                            project=hide(digest.project),
+                        )
+                    )
                 else:
                     unknown.append(self.privacy.redact(id))
             gone = store.kept_only_here({m.session_id for m in found})
@@ -10070,7 +10214,9 @@ class Memories:
                 kept_only_here=gone,
                 expiring=expiring,
                 redactions=store.meta("redactions", 0),
-                top_projects=tuple((name or "(none)", count) for name, count in projects[:8]),
+                top_projects=tuple(
+                    (self.privacy.redact(name) or "(none)", count) for name, count in projects[:8]
+                ),
                 weeks=tuple(sorted(weeks.items())[-12:]),
                 days={d: n for d, n in days.items() if d >= since},
                 store_path=str(self.places.store_path),
@@ -10166,16 +10312,16 @@ def find_doomed(store: Store, choice: ForgetChoice) -> Doomed:
         elif len(sessions := store.find_sessions(id)) == 1:
             whole += sessions
         else:
-            raise UsageError(f"Unknown id {id}.")
+            raise UsageError(f"Unknown id {redact(id)}.")
     if choice.session:
         sessions = store.find_sessions(choice.session)
         if len(sessions) != 1:
-            raise UsageError(f"No single session begins with {choice.session}.")
+            raise UsageError(f"No single session begins with {redact(choice.session)}.")
         whole += sessions
     if choice.project:
         found = store.project_sessions(choice.project)
         if not found:
-            raise UsageError(f"Unknown project {choice.project}.")
+            raise UsageError(f"Unknown project {redact(choice.project)}.")
         whole += found
     partial = choice.before is not None or bool(choice.matching)
     filters = [Filter(session_id=s, until=choice.before) for s in whole]
@@ -10216,11 +10362,15 @@ def forget(memories: Memories, doomed: Doomed) -> None:
             with store.writing():
                 store.forget(doomed.rows, doomed.session_ids)
             store.erase_traces()
-            for path in find_backups_of_store(memories.places.folder):
-                path.unlink(missing_ok=True)
-            (memories.places.folder / BROWSE_FILE).unlink(missing_ok=True)
+            _remove_copies(memories.places.folder)
     finally:
         lock.release()
+
+
+def _remove_copies(folder: Path) -> None:
+    """Remove what we made from the store and what still holds its older text."""
+    for path in (*find_backups_of_store(folder), folder / BROWSE_FILE):
+        path.unlink(missing_ok=True)
 
 
 def find_backups_of_store(folder: Path) -> list[Path]:
@@ -10282,6 +10432,7 @@ def _rebuild_indexes(
     importer.embed_missing(lambda n, goal: on_progress("vectors", n, goal), lambda: False)
     if redact:
         store.erase_traces()
+        _remove_copies(memories.places.folder)
     lines = [f"The indexes of {count_of(total, 'memory', 'memories')} were made again."]
     if redact:
         lines.append(f"The rules of today changed {count_of(changed, 'text')}.")
@@ -10309,8 +10460,7 @@ def salvage(memories: Memories) -> list[str]:
         try:
             with store.reading():
                 saved, lost = copy_readable(path, store)
-                if "origin" in lost:
-                    _restore_origins(memories, store)
+                _restore_origins(memories, store)  # damage can take rows and leave no trace
         finally:
             store.close()
         try:
@@ -10384,20 +10534,10 @@ def export_transcript(memories: Memories, store: Store, session: str) -> Iterato
                 if line.get(name) not in known and line.get(name) is not None:
                     line[name] = None
             yield (
-                json.dumps(_filter_again(line, memories.privacy.redact), ensure_ascii=False) + "\n"
+                json.dumps(filter_json(line, memories.privacy.redact), ensure_ascii=False) + "\n"
             )
 
     return render()
-
-
-def _filter_again(value: Any, redact: Callable[[str], Redacted]) -> Any:
-    if isinstance(value, str):
-        return redact(value)
-    if isinstance(value, list):
-        return [_filter_again(item, redact) for item in value]
-    if isinstance(value, dict):
-        return {key: _filter_again(item, redact) for key, item in value.items()}
-    return value
 
 
 def render_export(memory: Memory, aliases: Sequence[tuple[str, str]], format: str) -> str:
@@ -15632,7 +15772,7 @@ def command_details(args: argparse.Namespace) -> int:
 
 def report_unknown(ids: Sequence[str]) -> None:
     for id in ids:
-        print(f"code-memory: unknown id {id}", file=sys.stderr)
+        print(f"code-memory: unknown id {redact(id)}", file=sys.stderr)
 
 
 def command_stats(args: argparse.Namespace) -> int:
@@ -15731,7 +15871,7 @@ def command_import(args: argparse.Namespace) -> int:
                     raise UsageError("The path to import is empty.")
                 path = Path(name).expanduser().absolute()
                 if not path.exists():
-                    raise UsageError(f"There is no {path}.")
+                    raise UsageError(f"There is no {redact(str(path))}.")
                 sources = identify_all(path)
                 if not sources:
                     raise UsageError(

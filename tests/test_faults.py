@@ -446,6 +446,27 @@ def test_damaged_page_that_leads_back_is_not_read_in_circles() -> None:
         assert lost == {"memory"}
 
 
+def test_what_lost_keys_doubled_is_one_again_after_a_repair(
+    transcript: Begin, memories: cm.Memories, home: Path
+) -> None:
+    t = transcript()
+    for turn in range(6):
+        t.prompt(f"pier {turn}")
+    sync(memories)
+    with memories.borrow_store() as store, store.writing():
+        store.db.execute("DELETE FROM origin")
+    t.path.rename(t.path.with_name("renamed.jsonl"))
+    sync(memories)
+    assert len(stored(memories)) == 12
+    memories.close()
+    damage(store_of(home), "fts")
+    memories = open_memories(home)
+    cm.rebuild(memories, False, lambda what, done, total: None)
+    sync(memories)
+    assert len(stored(memories)) == 6
+    memories.close()
+
+
 def test_two_repairs_in_one_second_keep_two_copies(transcript: Begin, home: Path) -> None:
     transcript().prompt("x")
     for _ in range(2):
