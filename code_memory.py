@@ -7694,12 +7694,11 @@ class Store:
 
     def known(self, keys: Iterable[int]) -> dict[int, int]:
         """Return the memory's row for each known key of `origin`; FORGOTTEN for what was forgotten."""
-        found = {}
-        for key in keys:
-            memory = self._one("SELECT memory FROM origin WHERE key = ?", (key,))
-            if memory is not None:
-                found[key] = memory
-        return found
+        wanted = tuple(keys)
+        if len(wanted) > 32:
+            return dict(pair for key in wanted for pair in self.known([key]).items())
+        places = ", ".join("?" * len(wanted))
+        return dict(self._all(f"SELECT key, memory FROM origin WHERE key IN ({places})", wanted))
 
     def memory_facts(self, memory: int) -> tuple[int, str, str, str] | None:
         """Return (time, source, source_ref, text) of a row, or None."""
@@ -7799,8 +7798,8 @@ class Store:
             self.db.execute("INSERT INTO vector VALUES (?, ?)", (row, values))
 
     def write_keys(self, keys: Iterable[int], memory: int) -> None:
-        for key in keys:
-            self.db.execute("INSERT OR IGNORE INTO origin VALUES (?, ?)", (key, memory))
+        pairs = [(key, memory) for key in keys]
+        self.db.executemany("INSERT OR IGNORE INTO origin VALUES (?, ?)", pairs)
 
     def _write_tag(self, memory: int, kind: str, name: str) -> None:
         tag = self._one("SELECT id FROM tag WHERE kind = ? AND name = ?", (kind, name))
