@@ -12747,6 +12747,10 @@ EVENT_TYPES: Final[Mapping[str, str]] = {
     "all": "",
     "any": "",
 }
+# The types that claude-mem gives its observations; here they are concepts.
+OBSERVATION_TYPES: Final = frozenset(
+    "bugfix feature refactor change discovery decision security_alert security_note sensitive".split()
+)
 
 ORDERS: Final[Mapping[str, str]] = {
     "relevance": "relevance",
@@ -12958,19 +12962,24 @@ def _fold_name(name: str) -> str:
 
 def parse_search(arguments: Arguments, now: datetime, zone: tzinfo | None) -> SearchQuery:
     """Return the arguments of mem-search in canonical form."""
+    concept = arguments.read_text("concept").split(",")[0].strip()
+    if (kind := arguments.read_text("eventType").casefold()) in OBSERVATION_TYPES:
+        event_type, concept = "insight", concept or kind  # claude-mem's obs_type
+    else:
+        event_type = arguments.read_choice("eventType", EVENT_TYPES)
     query = SearchQuery(
         text=arguments.read_text("query"),
         limit=arguments.read_number("topK", 5, 1, MAX_RESULTS),
         offset=arguments.read_number("offset", 0, 0, 1_000_000),
         order=arguments.read_choice("order", ORDERS) or "relevance",
         session_id=arguments.read_text("sessionId").strip("[]"),
-        type=arguments.read_choice("eventType", EVENT_TYPES),
+        type=event_type,
         project=arguments.read_text("project"),
         since=arguments.read_time("since", now, zone),
         until=arguments.read_time("until", now, zone, end=True),
         file=arguments.read_text("file"),
         tool=arguments.read_text("tool"),
-        concept=arguments.read_text("concept").split(",")[0].strip(),
+        concept=concept,
     )
     if query.since is not None and query.until is not None and query.since >= query.until:
         raise UsageError("since must be earlier than until.")
@@ -16296,10 +16305,12 @@ def read_store_health(memories: Memories) -> StoreHealth:
             states = store.transcripts()
             unread = sum(is_unread(f, states.get(f.key)) for f in found)
             stats = memories.stats()
+            done, goal = store.embedding_progress()
             return StoreHealth(
                 str(path),
                 damage=damage,
                 memories=stats.memories,
+                unindexed=max(0, goal - done),
                 model_problem=memories.model_problem,
                 transcripts_read=len(found) - unread,
                 transcripts_found=len(found),
