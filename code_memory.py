@@ -4985,7 +4985,7 @@ def _identify_object(value: Json) -> str:
 
 # The share of each signal. A perfect match by words, pieces and vector scores their sum.
 WORDS_WEIGHT: Final = 0.6
-PIECES_WEIGHT: Final = 0.6
+PIECES_WEIGHT: Final = 0.5
 VECTOR_WEIGHT: Final = 0.2
 SESSION_WEIGHT: Final = 0.15
 # Whoever types an identifier means it: a name with digits, or one of several parts.
