@@ -34,7 +34,6 @@ UNFIT = windows_machine.explain_unfit()
 pytestmark = [
     pytest.mark.wine,
     pytest.mark.skipif(UNFIT is not None, reason=str(UNFIT)),
-    pytest.mark.timeout(1500),
 ]
 
 MOST_MEGABYTES = 45
