@@ -4995,7 +4995,7 @@ DATE_WEIGHT: Final = 0.35
 # A text that ends by asking says less than one that ends by answering.
 QUESTION_PENALTY: Final = 0.08
 # What tools print holds every word sooner or later.
-TOOL_PENALTY: Final = 0.1
+TOOL_PENALTY: Final = 0.2
 # Newer is better where all else is equal; halves every 60 days.
 RECENCY_WEIGHT: Final = 0.02
 RECENCY_HALF_LIFE_MS: Final = 60 * 86_400_000
