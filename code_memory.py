@@ -15,16 +15,17 @@ Contents
      9. Places and settings
     10. Embedding
     11. Store
-    12. Import
-    13. Recall
-    14. Care
-    15. Browse page
-    16. MCP server
-    17. Editing configs
-    18. Clients' configs
-    19. Doctor
-    20. Demo
-    21. Command line
+    12. Preparing texts
+    13. Import
+    14. Recall
+    15. Care
+    16. Browse page
+    17. MCP server
+    18. Editing configs
+    19. Clients' configs
+    20. Doctor
+    21. Demo
+    22. Command line
 """
 
 from __future__ import annotations
@@ -50,6 +51,7 @@ import logging
 import math
 import operator
 import os
+import pickle
 import queue
 import re
 import select
@@ -84,6 +86,7 @@ from typing import (
     Any,
     BinaryIO,
     Final,
+    NamedTuple,
     NewType,
     NoReturn,
     Protocol,
@@ -7160,23 +7163,40 @@ def _find_unknown(tokenizer: Tokenizer, text: str) -> int | None:
     return int(found[1]) if found else None
 
 
-def pack_int8(vectors: FloatArray) -> list[bytes]:
-    """Return each row as `dim` signed bytes, stretched to use their whole range.
+# Of numbers as a normal distribution has them, 16 levels so far apart lose least (Max,
+# Quantizing for minimum distortion, 1960): cosines of two texts change by 0.007 or so.
+_LEVEL_STEP: Final = 0.335
 
-    Stretching changes a row's length but not its direction: compare by cosine.
+
+def pack_levels(vectors: FloatArray) -> list[bytes]:
+    """Return each row with 4 bits a number, two to a byte, the first in the lower half.
+
+    The levels are halves around 0, so the sign is kept; the length is not: compare by cosine.
+    A row of zeros has no direction and gives no bytes.
     """
     import numpy as np
 
-    largest = np.maximum(np.abs(vectors).max(axis=1, keepdims=True), 1e-12)
-    return [row.tobytes() for row in np.rint(vectors / largest * 127).astype(np.int8)]
+    spread = np.sqrt(np.square(vectors).mean(axis=1, keepdims=True))
+    levels = np.floor(vectors / np.maximum(spread * _LEVEL_STEP, 1e-12))
+    # What is not above 0 is below: so `pack_bits` has it.
+    levels = np.where((vectors <= 0) & (levels >= 0), -1, levels)
+    halves = (np.clip(levels, -8, 7) + 8).astype(np.uint8)
+    halves = np.pad(halves, ((0, 0), (0, halves.shape[1] % 2)))
+    packed = halves[:, ::2] | halves[:, 1::2] << 4
+    return [
+        row.tobytes() if known else b""
+        for row, known in zip(packed, (spread > 0)[:, 0].tolist(), strict=True)
+    ]
 
 
-def unpack_int8(blobs: Sequence[bytes]) -> FloatArray:
-    """Return what `pack_int8` packed, as unit-length rows."""
+def unpack_levels(blobs: Sequence[bytes], dim: int) -> FloatArray:
+    """Return what `pack_levels` packed of vectors with `dim` numbers, as unit-length rows."""
     import numpy as np
 
-    rows = np.frombuffer(b"".join(blobs), np.int8).reshape(len(blobs), -1).astype(np.float32)
-    rows /= np.maximum(np.linalg.norm(rows, axis=1, keepdims=True), 1e-12)
+    packed = np.frombuffer(b"".join(blobs), np.uint8).reshape(len(blobs), -1)
+    halves = np.stack([packed & 15, packed >> 4], axis=2).reshape(len(blobs), -1)[:, :dim]
+    rows: FloatArray = halves.astype(np.float32) - np.float32(7.5)
+    rows /= np.linalg.norm(rows, axis=1, keepdims=True)
     return rows
 
 
@@ -7203,7 +7223,7 @@ def pack_bits(vectors: FloatArray) -> list[bytes]:
 #
 # All SQL is in this section. To change the schema, append one script to MIGRATIONS.
 
-PARTS_PER_MEMORY: Final = 64
+PARTS_PER_MEMORY: Final = 16
 FORGOTTEN: Final = 0
 
 MIGRATIONS: Final = (
@@ -7354,9 +7374,9 @@ class Entry:
     """One memory ready to be written: filtered, split, indexed."""
 
     draft: Draft  # of its text, names and paths only what is below is stored
-    text: Redacted
+    packed: bytes  # the text, see pack_text
     words: tuple[str, ...]  # what `index_text` makes of each part of the text
-    vectors: tuple[tuple[bytes, bytes], ...]  # (signs, int8) of each chunk
+    vectors: tuple[tuple[bytes, bytes], ...]  # (signs, levels) of each chunk
     labels: Mapping[str, Sequence[str]]  # "files", "tools", "concepts" -> names, filtered
     keys: tuple[int, ...]  # of `origin`
     memory: int | None = None  # the row that it replaces, when it continues one
@@ -7540,6 +7560,34 @@ class Store:
             db.pragma("journal_mode", "delete")
             self.notes.append("This folder does not allow WAL: searches may wait while importing.")
         db.pragma("synchronous", "normal")
+        db.pragma("journal_size_limit", 4_000_000)  # a WAL that a large import made goes again
+
+    @contextlib.contextmanager
+    def writing_much(self) -> Iterator[None]:
+        """Give a large import more memory, and let it move less often what it wrote to its place."""
+        with self.reading():
+            self.db.pragma("cache_size", -64_000)
+            self.db.pragma("wal_autocheckpoint", 16_000)  # pages, some 64 MB
+            self._set_merging(16)
+        try:
+            yield
+        finally:
+            self.db.pragma("cache_size", -16_000)
+            self.db.pragma("wal_autocheckpoint", 1_000)
+            with self.reading():
+                self._set_merging(4)
+
+    def _set_merging(self, segments: int) -> None:
+        """Say of how many pieces FTS5 makes one: 4 is its own choice, 16 the rarest."""
+        self.db.execute(
+            "INSERT INTO memory_fts (memory_fts, rank) VALUES ('automerge', ?)", (segments,)
+        )
+
+    def compact(self) -> None:
+        """Make the word index one piece and the file as small as it goes."""
+        with self.reading():
+            self.db.execute("INSERT INTO memory_fts (memory_fts) VALUES ('optimize')")
+            self.db.execute("VACUUM")
 
     def _migrate(self) -> None:
         found = self.db.pragma("user_version")
@@ -7765,7 +7813,7 @@ class Store:
                     draft.source_ref,
                     draft.agent_id,
                     labels,
-                    pack_text(entry.text),
+                    entry.packed,
                 ),
             )
             memory = int(self.db.last_insert_rowid())
@@ -7773,7 +7821,7 @@ class Store:
             memory = entry.memory
             self.db.execute(
                 "UPDATE memory SET labels = ?, text = ? WHERE id = ?",
-                (labels, pack_text(entry.text), memory),
+                (labels, entry.packed, memory),
             )
             self._remove_from_indexes(memory)
         self.write_words(memory, entry.words)
@@ -7790,12 +7838,14 @@ class Store:
             self.db.execute("INSERT INTO memory_fts (rowid, text) VALUES (?, ?)", (row, words))
 
     def write_vectors(self, memory: int, vectors: Sequence[tuple[bytes, bytes]]) -> None:
-        for number, (signs, values) in enumerate(vectors[:PARTS_PER_MEMORY]):
-            row = memory * PARTS_PER_MEMORY + number
+        first = memory * PARTS_PER_MEMORY
+        for row, (signs, levels) in enumerate(vectors[:PARTS_PER_MEMORY], first):
+            if not levels:
+                continue  # a text of which the model knows nothing
             self.db.execute(
                 "INSERT INTO memory_vec (rowid, embedding) VALUES (?, vec_bit(?))", (row, signs)
             )
-            self.db.execute("INSERT INTO vector VALUES (?, ?)", (row, values))
+            self.db.execute("INSERT INTO vector VALUES (?, ?)", (row, levels))
 
     def write_keys(self, keys: Iterable[int], memory: int) -> None:
         pairs = [(key, memory) for key in keys]
@@ -8063,7 +8113,7 @@ class Store:
             ) from error
 
     def part_vectors(self, rows: Iterable[int]) -> dict[int, bytes]:
-        """Return the int8 vectors of parts."""
+        """Return the vectors of parts, see pack_levels."""
         sql = "SELECT id, embedding FROM vector WHERE id IN (SELECT value FROM json_each(?))"
         return dict(self._all(sql, (json.dumps(list(rows)),)))
 
@@ -8474,11 +8524,12 @@ class Store:
         with self._transaction():
             self.db.execute("DROP TABLE IF EXISTS memory_vec")
             self.db.execute(f"CREATE VIRTUAL TABLE memory_vec USING vec0 (embedding bit[{bits}])")
-            for row, signs in self._all(
-                "SELECT id, vec_quantize_binary(vec_int8(embedding)) FROM vector"
-            ):
-                self.db.execute(
-                    "INSERT INTO memory_vec (rowid, embedding) VALUES (?, vec_bit(?))", (row, signs)
+            rows = self._all("SELECT id, embedding FROM vector ORDER BY id")
+            for at in range(0, len(rows), 1000):
+                numbers, blobs = zip(*rows[at : at + 1000], strict=True)
+                self.db.executemany(
+                    "INSERT INTO memory_vec (rowid, embedding) VALUES (?, vec_bit(?))",
+                    zip(numbers, pack_bits(unpack_levels(blobs, dim)), strict=True),
                 )
 
     def uses_wal(self) -> bool:
@@ -8768,7 +8819,198 @@ def _read_despite_damage(
         step *= 2  # until a row is read
 
 
-# === 12. Import ==============================================================
+# === 12. Preparing texts =====================================================
+#
+# What is stored of a text is made from the text alone: filtered, packed, split into parts, each
+# part turned into words and a vector. That is most of the work of an import, so `sync` shares it
+# out: helpers, which are processes of this program, prepare one batch while the next is read and
+# the last is written. A server never starts any.
+
+# Long texts are split for the vector index.
+CHUNK_CHARS: Final = 1_200
+MAX_CHUNKS: Final = 12
+# For the word index: BM25 would hold the length of a long answer against each of its words.
+WORD_PART_CHARS: Final = 3_000
+# Of a tool call, only the beginning says what it was about.
+TOOL_CHUNK_CHARS: Final = 600
+
+
+def split_text(text: str, size: int, most: int) -> list[str]:
+    """Return at most so many parts of about `size` characters, cut at paragraphs or words."""
+    parts: list[str] = []
+    at = 0
+    while at < len(text) and len(parts) < most:
+        end = at + size
+        if end < len(text):
+            for mark in ("\n\n", "\n", ". ", "。", " "):
+                if (cut := text.rfind(mark, at + size // 2, end)) > 0:
+                    end = cut + len(mark)
+                    break
+        parts.append(text[at:end])
+        at = end
+    return parts
+
+
+def split_chunks(text: str, type: str) -> list[str]:
+    """Return the parts of a text that get a vector each."""
+    if type == "tool":
+        return [text[:TOOL_CHUNK_CHARS]]
+    return split_text(text, CHUNK_CHARS, MAX_CHUNKS)
+
+
+def index_parts(text: str) -> tuple[str, ...]:
+    """Return the words of each part of a text; all of it, however long."""
+    size = max(WORD_PART_CHARS, len(text) * 2 // PARTS_PER_MEMORY)
+    return tuple(map(index_text, split_text(text, size, PARTS_PER_MEMORY)))
+
+
+class RawText(NamedTuple):
+    """A text as its source tells it, and what is said about it."""
+
+    text: str
+    type: str
+    may_go_on: bool  # in a later piece of the same message
+    labels: dict[str, tuple[str, ...]]  # "files", "tools", "concepts" -> names
+
+
+class PreparedText(NamedTuple):
+    """What is stored of a text."""
+
+    packed: bytes  # see pack_text
+    words: tuple[str, ...]  # what `index_text` makes of each part
+    vectors: tuple[tuple[bytes, bytes], ...]  # (signs, levels) of each chunk
+    labels: dict[str, list[Redacted]]
+    hidden: int  # passages that the privacy filter took out
+    is_open: bool  # a private tag at its end hides what comes later too
+
+
+class Preparer:
+    """Filters, packs, splits and embeds texts: most of the work of an import.
+
+    It needs nothing but the texts, so that other processes can do it too.
+    """
+
+    def __init__(self, privacy: PrivacyFilter, embedder: Embedder | None) -> None:
+        self.privacy = privacy
+        self.embedder = embedder
+
+    def prepare(self, raws: Sequence[RawText]) -> list[PreparedText]:
+        """Return what is stored of each text."""
+        texts = [self.privacy.count(raw.text) for raw in raws]
+        chunks = [split_chunks(text, raw.type) for raw, (text, _) in zip(raws, texts, strict=True)]
+        vectors = iter(self.embed(list(itertools.chain.from_iterable(chunks))))
+        return [
+            PreparedText(
+                pack_text(text),
+                index_parts(text),
+                tuple(itertools.islice(vectors, len(parts))),
+                {kind: list(map(self.privacy.redact, names)) for kind, names in raw.labels.items()},
+                hidden.total(),
+                raw.may_go_on and hidden["private"] > 0 and self._is_open(raw.text, text),
+            )
+            for raw, (text, hidden), parts in zip(raws, texts, chunks, strict=True)
+        ]
+
+    def _is_open(self, raw: str, text: Redacted) -> bool:
+        # One more piece changes only a text whose last tag is not open.
+        return text.endswith("[PRIVATE]") and self.privacy.redact(raw + "\n\n.") == text
+
+    def embed(self, chunks: list[str]) -> list[tuple[bytes, bytes]]:
+        """Return (signs, levels) of each text; nothing without a model."""
+        if not chunks or self.embedder is None:
+            return []
+        vectors = self.embedder.embed(chunks)
+        return list(zip(pack_bits(vectors), pack_levels(vectors), strict=True))
+
+
+# --- Other processes that prepare ---
+
+# Starting one takes as long as preparing some ten megabytes of transcripts.
+HELPERS_FROM_BYTES: Final = 16 << 20
+# Reading and writing keep one process busy that feeds no more than these.
+MAX_HELPERS: Final = 3
+HELPER_COMMAND: Final = "prepare-texts"
+
+
+class HelperError(CodeMemoryError):
+    """A helper process is gone; its work is done here instead."""
+
+
+class Helper:
+    """A process of this program that prepares texts. It ends when its input does."""
+
+    def __init__(self, command: Sequence[str], settings: Settings, model: Path | None) -> None:
+        """Start it; raises HelperError where no process can be started."""
+        self.is_busy = False
+        try:
+            self._process = subprocess.Popen(
+                command,
+                stdin=subprocess.PIPE,
+                stdout=subprocess.PIPE,
+                stderr=subprocess.DEVNULL,  # an error's text may hold what it prepared
+                env=os.environ | {"PYTHONPATH": os.pathsep.join(filter(None, sys.path))},
+                creationflags=getattr(subprocess, "CREATE_NO_WINDOW", 0),
+            )
+        except OSError as error:
+            raise HelperError(f"No helper could be started ({describe_error(error)}).") from error
+        self._send((settings.patterns, settings.tags, model))
+
+    def begin(self, raws: Sequence[RawText]) -> None:
+        """Hand over texts; raises HelperError where it is gone."""
+        self._send([tuple(raw) for raw in raws])
+        self.is_busy = True
+
+    def finish(self) -> list[PreparedText]:
+        """Wait for the texts handed over last; raises HelperError where it is gone."""
+        self.is_busy = False
+        try:
+            return [
+                PreparedText(*fields)
+                for fields in pickle.load(cast("IO[bytes]", self._process.stdout))
+            ]
+        except (OSError, EOFError, pickle.UnpicklingError) as error:
+            raise HelperError(f"A helper is gone ({describe_error(error)}).") from error
+
+    def _send(self, value: object) -> None:
+        pipe = cast("IO[bytes]", self._process.stdin)
+        try:
+            pickle.dump(value, pipe, pickle.HIGHEST_PROTOCOL)
+            pipe.flush()
+        except OSError as error:
+            raise HelperError(f"A helper is gone ({describe_error(error)}).") from error
+
+    def close(self) -> None:
+        """End it, whatever it is doing."""
+        self._process.kill()
+        with contextlib.suppress(OSError):  # what was not sent yet
+            self._process.communicate()
+
+
+def find_helper_command(frozen: bool) -> list[str]:
+    """Return the command that starts a helper: this program again."""
+    if frozen:
+        return [sys.executable, HELPER_COMMAND]
+    start = f"import code_memory; code_memory.main(['{HELPER_COMMAND}'])"
+    return [sys.executable, "-c", start]
+
+
+def serve_as_helper(source: BinaryIO, target: BinaryIO) -> None:
+    """Prepare texts until the source ends: what a Helper talks to."""
+    patterns, tags, model = pickle.load(source)
+    embedder = load_model(model) if model else None
+    if embedder is not None:
+        embedder.embed(["ready"])  # loads it while the first texts are read
+    preparer = Preparer(PrivacyFilter(patterns, tags), embedder)
+    while True:
+        try:
+            raws = [RawText(*fields) for fields in pickle.load(source)]
+        except EOFError:
+            return
+        pickle.dump([tuple(p) for p in preparer.prepare(raws)], target, pickle.HIGHEST_PROTOCOL)
+        target.flush()
+
+
+# === 13. Import ==============================================================
 #
 # Find what is new, parse, drop what is known, filter, split, embed, write. Work goes in
 # batches; each is one short transaction that also notes how far the files were read, so a kill
@@ -8778,14 +9020,8 @@ def _read_despite_damage(
 # A batch ends at whichever comes first; small enough that a search waits for nothing.
 BATCH_DRAFTS: Final = 400
 BATCH_CHARS: Final = 1_500_000
-
-# Long texts are split for the vector index.
-CHUNK_CHARS: Final = 1_200
-MAX_CHUNKS: Final = 12
-# For the word index: BM25 would hold the length of a long answer against each of its words.
-WORD_PART_CHARS: Final = 3_000
-# Of a tool call, only the beginning says what it was about.
-TOOL_CHUNK_CHARS: Final = 600
+# With helpers, so much more: FTS5 has fewer pieces to merge.
+HELPED_BATCH: Final = 2.5
 
 # The same text within a session is the same prompt when told by two sources at about the same time.
 SAME_SOURCE_MS: Final = 2_000
@@ -8965,35 +9201,6 @@ def hash_tail(file: BinaryIO, position: int) -> int:
     )
 
 
-def split_text(text: str, size: int, most: int) -> list[str]:
-    """Return at most so many parts of about `size` characters, cut at paragraphs or words."""
-    parts: list[str] = []
-    at = 0
-    while at < len(text) and len(parts) < most:
-        end = at + size
-        if end < len(text):
-            for mark in ("\n\n", "\n", ". ", "。", " "):
-                if (cut := text.rfind(mark, at + size // 2, end)) > 0:
-                    end = cut + len(mark)
-                    break
-        parts.append(text[at:end])
-        at = end
-    return parts
-
-
-def split_chunks(text: str, type: str) -> list[str]:
-    """Return the parts of a text that get a vector each."""
-    if type == "tool":
-        return [text[:TOOL_CHUNK_CHARS]]
-    return split_text(text, CHUNK_CHARS, MAX_CHUNKS)
-
-
-def index_parts(text: str) -> tuple[str, ...]:
-    """Return the words of each part of a text; all of it, however long."""
-    size = max(WORD_PART_CHARS, len(text) * 2 // PARTS_PER_MEMORY)
-    return tuple(map(index_text, split_text(text, size, PARTS_PER_MEMORY)))
-
-
 @dataclass(slots=True)
 class _Group:
     """The drafts of one memory, on the way to being written."""
@@ -9004,7 +9211,6 @@ class _Group:
     memory: int | None = None
     files: dict[str, None] = field(default_factory=dict)
     tools: dict[str, None] = field(default_factory=dict)
-    text: Redacted = Redacted("")
 
     def add(self, draft: Draft, keys: list[int]) -> None:
         if draft.text not in self.parts:
@@ -9012,6 +9218,44 @@ class _Group:
         self.keys += keys
         self.files.update(dict.fromkeys(draft.files))
         self.tools.update(dict.fromkeys(draft.tools))
+
+    def as_raw(self) -> RawText:
+        """Return what has to be prepared of it."""
+        draft = self.draft
+        text = clean_text(("\n" if draft.type == "tool" else "\n\n").join(self.parts))
+        labels = {"files": self.files, "tools": self.tools, "concepts": draft.concepts}
+        return RawText(
+            text,
+            draft.type,
+            bool(draft.joins),
+            {kind: tuple(map(clean_text, names)) for kind, names in labels.items() if names},
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class _KeyedDraft:
+    """A draft, and the keys of `origin` under which it may be known already."""
+
+    draft: Draft
+    keys: list[int]  # its own
+    join: int | None  # of the message that it is a part of
+    same: list[int]  # of its words
+
+
+@dataclass(slots=True)
+class _Batch:
+    """What is written in one transaction."""
+
+    drafts: list[Draft]
+    sessions: list[SessionDraft]
+    states: list[TranscriptState]
+    cursors: dict[str, str]
+    lines: list[tuple[str, Json]]
+    gone: set[str] = field(default_factory=set)  # sessions that were forgotten
+    groups: list[_Group] = field(default_factory=list)
+    echoes: list[tuple[list[int], int, Draft | None]] = field(default_factory=list)
+    raws: list[RawText] = field(default_factory=list)
+    helper: Helper | None = None  # that prepares it
 
 
 class Importer:
@@ -9037,6 +9281,13 @@ class Importer:
         self._cursors: dict[str, str] = {}
         self._lines: list[tuple[str, Json]] = []  # (session id, line), where lines are kept
         self._pending_titles: list[SessionDraft] = []
+        self.preparer = Preparer(privacy, embedder)
+        self._helpers: list[Helper] = []
+        # Batches that are being prepared, oldest first, and what they will add to the store.
+        self._pending: deque[_Batch] = deque()
+        self._pending_groups: dict[int, _Group] = {}  # by their keys
+        self._pending_times: dict[str, int] = {}  # of each session's first memory in them
+        self._titles: dict[str, SessionDraft] = {}  # that this import came upon last
 
     # --- transcripts ---
 
@@ -9045,9 +9296,29 @@ class Importer:
         found: Sequence[FoundTranscript],
         on_progress: Callable[[int, int], None] = lambda files, bytes: None,
         should_stop: Callable[[], bool] = lambda: False,
+        helpers: Sequence[Helper] = (),
     ) -> ImportReport:
-        """Read what is new in the transcripts, in the order given."""
+        """Read what is new in the transcripts, in the order given; helpers are ended with it."""
         report = ImportReport()
+        self._helpers = list(helpers)
+        try:
+            self._read_transcripts(found, on_progress, should_stop, report)
+            self._write_pending(report)
+            self._write_pending_titles(report)
+        finally:
+            self._pending.clear()
+            self._helpers.clear()
+            for helper in helpers:
+                helper.close()
+        return report
+
+    def _read_transcripts(
+        self,
+        found: Sequence[FoundTranscript],
+        on_progress: Callable[[int, int], None],
+        should_stop: Callable[[], bool],
+        report: ImportReport,
+    ) -> None:
         states = self.store.transcripts()
         done = 0
         for transcript in found:
@@ -9066,8 +9337,6 @@ class Importer:
             done += 1
             on_progress(done, report.bytes)
         self.flush(report)
-        self._write_pending_titles(report)
-        return report
 
     def _read_transcript(
         self,
@@ -9114,27 +9383,40 @@ class Importer:
                 skipped[reason] += 1
 
             for end, objects in read_lines(file, start, count_skipped):
-                position, here = end, file.tell()
-                for line in objects:
-                    for item in parser.parse_line(line):
-                        session_id = session_id or item.session_id
-                        self._take(item)
-                    if self.settings.keep_lines and not parser.excludes(line):
-                        self._lines.append(
-                            (_string(line.get("sessionId")) or parser.session_id, line)
-                        )
-                if len(self._drafts) >= BATCH_DRAFTS or self._chars >= BATCH_CHARS:
+                items = [item for line in objects for item in parser.parse_line(line)]
+                if self._is_full(items):
+                    here = file.tell()
                     note_state(False)
                     self.flush(report)
                     file.seek(here)
                     if should_stop():
                         report.finished = False
                         break
+                position = end
+                for item in items:
+                    session_id = session_id or item.session_id
+                    self._take(item)
+                if self.settings.keep_lines:
+                    self._lines += [
+                        (_string(line.get("sessionId")) or parser.session_id, line)
+                        for line in objects
+                        if not parser.excludes(line)
+                    ]
             else:
                 note_state(True)
         report.files += 1
         report.bytes += position - start
         report.skipped += skipped
+
+    def _is_full(self, items: Sequence[Draft | SessionDraft] = ()) -> bool:
+        """Say whether a batch ends before some items.
+
+        Best before a prompt: then no message goes on in the next batch.
+        """
+        size = max(len(self._drafts) / BATCH_DRAFTS, self._chars / BATCH_CHARS)
+        size /= HELPED_BATCH if self._helpers else 1
+        begins = any(isinstance(item, Draft) and item.type == "prompt" for item in items)
+        return size >= (1 if begins else 2)
 
     def _take(self, item: Draft | SessionDraft) -> None:
         if isinstance(item, SessionDraft):
@@ -9182,25 +9464,113 @@ class Importer:
         return report
 
     def flush(self, report: ImportReport) -> None:
-        """Write what was taken, with how far the files were read, in one transaction."""
-        drafts, sessions, states = self._drafts, self._sessions, self._states
-        cursors, self._cursors = self._cursors, {}
-        lines, self._lines = self._lines, []
-        self._drafts, self._sessions, self._states, self._chars = [], [], [], 0
-        if not (drafts or sessions or states or cursors or lines):
+        """Have what was taken prepared, and write it, with how far the files were read.
+
+        Each batch is one transaction, and they are written in their order. While helpers
+        prepare some, the next is read.
+        """
+        batch = self._take_batch()
+        if batch is None:
             return
+        keyed = list(map(self._find_keys, batch.drafts))
+        if self._goes_on_with_pending(keyed, batch.sessions):
+            self._write_pending(report)
         with self.store.reading():
-            ids = {d.session_id for d in drafts} | {s.session_id for s in sessions}
-            gone = {i for i in ids if self.store.is_forgotten_session(i)}
-            drafts = [draft for draft in drafts if draft.session_id not in gone]
-            sessions = [session for session in sessions if session.session_id not in gone]
-            groups, echoes = self._group(drafts, report)
-            groups += self._group_titles(sessions, drafts)
-        entries = self._prepare(groups, report)
+            ids = {d.session_id for d in batch.drafts} | {s.session_id for s in batch.sessions}
+            batch.gone = {i for i in ids if self.store.is_forgotten_session(i)}
+            batch.drafts = [draft for draft in batch.drafts if draft.session_id not in batch.gone]
+            batch.sessions = [s for s in batch.sessions if s.session_id not in batch.gone]
+            keyed = [k for k in keyed if k.draft.session_id not in batch.gone]
+            batch.groups, batch.echoes = self._group(keyed, report)
+            batch.groups += self._group_titles(batch.sessions, batch.drafts)
+        batch.raws = [group.as_raw() for group in batch.groups]
+        for group, raw in zip(batch.groups, batch.raws, strict=True):
+            if len(group.parts) > 1:  # as another source tells it: all blocks in one
+                group.keys += find_text_keys(replace(group.draft, text=raw.text))
+        while self._pending and len(self._pending) >= len(self._helpers):
+            self._write(self._pending.popleft(), report)
+        self._pending.append(batch)
+        self._hand_over(batch)
+        if batch.helper is None:
+            self._write_pending(report)
+
+    def _take_batch(self) -> _Batch | None:
+        """Return what was read since the last batch, or None if that is nothing."""
+        batch = _Batch(self._drafts, self._sessions, self._states, self._cursors, self._lines)
+        self._drafts, self._sessions, self._states, self._chars = [], [], [], 0
+        self._cursors, self._lines = {}, []
+        parts = batch.drafts, batch.sessions, batch.states, batch.cursors, batch.lines
+        return batch if any(parts) else None
+
+    def _goes_on_with_pending(
+        self, keyed: Sequence[_KeyedDraft], sessions: Sequence[SessionDraft]
+    ) -> bool:
+        """Say whether a batch has more of a text that is being prepared."""
+        pending = self._pending_groups
+        return bool(pending) and (
+            any(k.join in pending and pending.keys().isdisjoint(k.keys) for k in keyed)
+            or any(title_key(s.session_id) in pending and self._is_new_title(s) for s in sessions)
+        )
+
+    def _is_new_title(self, session: SessionDraft) -> bool:
+        before = self._titles.get(session.session_id)
+        return before is None or (
+            session.title_rank >= before.title_rank and session.title != before.title
+        )
+
+    def _hand_over(self, batch: _Batch) -> None:
+        """Let a helper prepare a batch, if there is one."""
+        for group in batch.groups:
+            self._pending_groups.update(dict.fromkeys(group.keys, group))
+        for draft in batch.drafts:
+            if draft.time:
+                first = self._pending_times.get(draft.session_id, draft.time)
+                self._pending_times[draft.session_id] = min(first, draft.time)
+        helper = next((helper for helper in self._helpers if not helper.is_busy), None)
+        if helper is not None:
+            try:
+                helper.begin(batch.raws)
+                batch.helper = helper
+            except HelperError:
+                self._helpers.remove(helper)
+
+    def _write_pending(self, report: ImportReport) -> None:
+        while self._pending:
+            self._write(self._pending.popleft(), report)
+        self._pending_groups.clear()
+        self._pending_times.clear()
+
+    def _prepared(self, batch: _Batch) -> list[PreparedText]:
+        """Return what a helper made of a batch; without one, or if it is gone, prepare it here."""
+        if batch.helper is not None:
+            try:
+                return batch.helper.finish()
+            except HelperError:
+                self._helpers.remove(batch.helper)
+        return self.preparer.prepare(batch.raws)
+
+    def _write(self, batch: _Batch, report: ImportReport) -> None:
+        """Write a batch in one transaction."""
+        entries = []
+        for group, prepared in zip(batch.groups, self._prepared(batch), strict=True):
+            report.redactions += prepared.hidden
+            if prepared.is_open:
+                group.keys.append(origin_key("open", group.draft.joins))
+            entries.append(
+                Entry(
+                    group.draft,
+                    prepared.packed,
+                    prepared.words,
+                    prepared.vectors,
+                    prepared.labels,
+                    tuple(group.keys),
+                    group.memory,
+                )
+            )
         with self.store.writing():
             rows: dict[str, int] = {}
             written: list[int] = []
-            for session in merge_sessions(sessions, drafts):
+            for session in merge_sessions(batch.sessions, batch.drafts):
                 self._write_session(session, rows)
             for entry in entries:
                 session_id = entry.draft.session_id
@@ -9209,18 +9579,18 @@ class Importer:
                 written.append(self.store.write_entry(entry, rows[session_id]))
                 report.memories += entry.memory is None
                 report.continued += entry.memory is not None
-            for keys, memory, draft in echoes:
+            for keys, memory, draft in batch.echoes:
                 self.store.write_keys(keys, memory)
                 if draft is not None:
                     self.store.add_alias(memory, draft.source, draft.source_ref)
-            for state in states:
+            for state in batch.states:
                 self.store.write_transcript(state)
-            for session_id, line in lines:
-                if session_id not in gone and not self._is_forgotten_line(line):
+            for session_id, line in batch.lines:
+                if session_id not in batch.gone and not self._is_forgotten_line(line):
                     self.store.write_line(session_id, _string(line.get("uuid")), self._filter(line))
-            for name, value in cursors.items():
+            for name, value in batch.cursors.items():
                 self.store.set_cursor(name, value)
-            if states:
+            if batch.states:
                 self.store.add_meta("states_version", 1)
             if entries and self.embedder is None:
                 self.store.want_vectors_from(min(written))
@@ -9288,22 +9658,27 @@ class Importer:
 
     # --- what is new, and what belongs together ---
 
+    def _find_keys(self, draft: Draft) -> _KeyedDraft:
+        keys = [
+            origin_key(draft.type, qualified_ref(draft.source, key))
+            for key in draft.keys or (draft.source_ref,)
+        ]
+        join = origin_key("join", draft.joins) if draft.joins else None
+        return _KeyedDraft(draft, keys, join, find_text_keys(draft))
+
     def _group(
-        self, drafts: Sequence[Draft], report: ImportReport
+        self, keyed: Sequence[_KeyedDraft], report: ImportReport
     ) -> tuple[list[_Group], list[tuple[list[int], int, Draft | None]]]:
         """Return the memories to write, and the keys under which known ones came again."""
         groups: list[_Group] = []
         by_key: dict[int, _Group] = {}
+        pending = self._pending_groups
         echoes: list[tuple[list[int], int, Draft | None]] = []
-        for draft in drafts:
-            keys = [
-                origin_key(draft.type, qualified_ref(draft.source, key))
-                for key in draft.keys or (draft.source_ref,)
-            ]
-            if any(key in by_key for key in keys) or self.store.known(keys):
+        for told in keyed:
+            draft, keys, join, same = told.draft, told.keys, told.join, told.same
+            if any(k in by_key or k in pending for k in keys) or self.store.known(keys):
                 report.duplicates += 1
                 continue
-            join = origin_key("join", draft.joins) if draft.joins else None
             group = by_key.get(join) if join is not None else None
             if group is None and join is not None:
                 memory = self.store.known([join]).get(join)
@@ -9320,7 +9695,6 @@ class Importer:
             if self._is_shadow(draft):
                 report.duplicates += 1
                 continue
-            same = self._text_keys(draft)
             if self._is_told_again(draft, keys, same, by_key, echoes):
                 report.duplicates += 1
                 continue
@@ -9353,18 +9727,6 @@ class Importer:
             return bool(self.store.known(said))
         return False
 
-    def _text_keys(self, draft: Draft) -> list[int]:
-        """Return the keys by which the same words are known: in their session, and at their time."""
-        if draft.type == "tool":
-            return []
-        text = normalise_text(draft.text)
-        parts = draft.type, draft.session_id, text
-        keys = [origin_key("text", *parts)]
-        keys.append(origin_key("copy", draft.type, str(draft.time or draft.session_id), text))
-        if draft.type == "prompt":
-            keys.append(origin_key("said", text, str(draft.time // ECHO_MS)))
-        return [*keys, origin_key("echo", *parts)] if draft.echo else keys
-
     def _is_told_again(
         self,
         draft: Draft,
@@ -9378,7 +9740,7 @@ class Importer:
             return False
         in_session, at_its_time = same[:2]
         for key in (in_session, at_its_time):
-            if (group := by_key.get(key)) is not None:
+            if (group := by_key.get(key) or self._pending_groups.get(key)) is not None:
                 first = group.draft
                 if key == at_its_time or is_near(draft, first.time, first.source, first.echo):
                     group.keys += keys
@@ -9411,14 +9773,16 @@ class Importer:
                     titles[session.session_id] = session
         groups = []
         for session_id, session in titles.items():
+            if not self._is_new_title(session):
+                continue
+            self._titles[session_id] = session
             title, rank, started = self.store.session_title(session_id)
             if rank > session.title_rank or title == self.privacy.redact(session.title):
                 continue
-            ref = f"title:{session_id}"
-            key = origin_key("insight", ref)
+            ref, key = f"title:{session_id}", title_key(session_id)
             memory = self.store.known([key]).get(key)
             times = [d.time for d in drafts if d.session_id == session_id and d.time]
-            time = started or min(times, default=0)
+            time = started or self._pending_times.get(session_id) or min(times, default=0)
             if memory == FORGOTTEN or not time:
                 continue
             draft = Draft("insight", session.title, time, session.source, ref, session_id)
@@ -9442,64 +9806,32 @@ class Importer:
             if not rows:
                 return
             parts = {row: split_chunks(text, MEMORY_TYPES[type]) for row, type, text in rows}
-            vectors = iter(self._embed([chunk for chunks in parts.values() for chunk in chunks]))
+            vectors = iter(
+                self.preparer.embed([chunk for chunks in parts.values() for chunk in chunks])
+            )
             with self.store.writing():
                 self.store.replace_vectors(
                     {row: [next(vectors) for _ in chunks] for row, chunks in parts.items()}
                 )
             on_progress(*self.store.embedding_progress())
 
-    # --- ready to be written ---
 
-    def _prepare(self, groups: Sequence[_Group], report: ImportReport) -> list[Entry]:
-        chunks: list[str] = []
-        counts: list[int] = []
-        for group in groups:
-            text = clean_text(
-                "\n\n".join(group.parts) if group.draft.type != "tool" else "\n".join(group.parts)
-            )
-            if len(group.parts) > 1:  # as another source tells it: all blocks in one
-                group.keys += self._text_keys(replace(group.draft, text=text))
-            group.text, hidden = self.privacy.count(text)
-            report.redactions += hidden.total()
-            if group.draft.joins and hidden["private"] and group.text.endswith("[PRIVATE]"):
-                # One more tag that closes changes only a text whose last one is open.
-                if self.privacy.redact(text + "\n\n.") == group.text:
-                    group.keys.append(origin_key("open", group.draft.joins))
-            parts = split_chunks(group.text, group.draft.type) if self.embedder else []
-            counts.append(len(parts))
-            chunks += parts
-        vectors = self._embed(chunks)
-        entries, at = [], 0
-        for group, count in zip(groups, counts, strict=True):
-            labels = {
-                kind: [self.privacy.redact(clean_text(name)) for name in names]
-                for kind, names in (
-                    ("files", group.files),
-                    ("tools", group.tools),
-                    ("concepts", group.draft.concepts),
-                )
-                if names
-            }
-            entries.append(
-                Entry(
-                    group.draft,
-                    group.text,
-                    index_parts(group.text),
-                    tuple(vectors[at : at + count]),
-                    labels,
-                    tuple(group.keys),
-                    group.memory,
-                )
-            )
-            at += count
-        return entries
+def title_key(session_id: str) -> int:
+    """Return the key under which a session's title is known."""
+    return origin_key("insight", f"title:{session_id}")
 
-    def _embed(self, chunks: list[str]) -> list[tuple[bytes, bytes]]:
-        if not chunks or self.embedder is None:
-            return []
-        vectors = self.embedder.embed(chunks)
-        return list(zip(pack_bits(vectors), pack_int8(vectors), strict=True))
+
+def find_text_keys(draft: Draft) -> list[int]:
+    """Return the keys by which the same words are known: in their session, and at their time."""
+    if draft.type == "tool":
+        return []
+    text = normalise_text(draft.text)
+    parts = draft.type, draft.session_id, text
+    keys = [origin_key("text", *parts)]
+    keys.append(origin_key("copy", draft.type, str(draft.time or draft.session_id), text))
+    if draft.type == "prompt":
+        keys.append(origin_key("said", text, str(draft.time // ECHO_MS)))
+    return [*keys, origin_key("echo", *parts)] if draft.echo else keys
 
 
 def is_near(draft: Draft, time: int, source: str, echo: bool) -> bool:
@@ -9569,7 +9901,7 @@ def describe_cowork_session(path: Path, parser: TranscriptParser) -> None:
             return
 
 
-# === 13. Recall ==============================================================
+# === 14. Recall ==============================================================
 #
 # The four operations behind the four tools, and the thread that reads what is new while they
 # are asked. Before each answer the transcripts' folders are looked at: a small change is read
@@ -9781,8 +10113,12 @@ class Memories:
         should_stop: Callable[[], bool] = lambda: False,
         sources: Collection[str] | None = None,
         others: bool = True,
+        with_helpers: bool = False,
     ) -> ImportReport:
-        """Import everything that is new, newest transcripts first; the caller holds the ImportLock."""
+        """Import everything that is new, newest transcripts first; the caller holds the ImportLock.
+
+        With helpers, a large import uses other processes too, and more memory for the store.
+        """
         roots = [
             root
             for root in find_transcript_roots(
@@ -9799,13 +10135,23 @@ class Memories:
         states = store.transcripts()
         unread = sum(is_unread(f, states.get(f.key)) for f in found)
         if unread:
-            report.add(
-                importer.import_transcripts(
-                    found,
-                    lambda files, bytes: on_progress("transcripts", files, unread),
-                    should_stop,
+            work = sum(f.size for f in found if is_unread(f, states.get(f.key)))
+            is_large = with_helpers and work >= HELPERS_FROM_BYTES
+            with store.writing_much() if is_large else contextlib.nullcontext():
+                report.add(
+                    importer.import_transcripts(
+                        found,
+                        lambda files, bytes: on_progress("transcripts", files, unread),
+                        should_stop,
+                        self._start_helpers() if is_large else (),
+                    )
                 )
-            )
+            if is_large and 2 * report.memories > store.count(Filter()):
+                on_progress("tidying", unread, unread)
+                with contextlib.suppress(
+                    StoreError
+                ):  # a full disk holds what was read all the same
+                    store.compact()
         if sources is None and all_seen:  # what lies in a locked folder is not gone
             present = {f.key for f in found}
             with store.writing():
@@ -9814,6 +10160,20 @@ class Memories:
             report.add(self._import_other_sources(importer, sources, on_progress, should_stop))
         importer.embed_missing(lambda done, goal: on_progress("vectors", done, goal), should_stop)
         return report
+
+    def _start_helpers(self) -> list[Helper]:
+        """Start as many helpers as there are cores for; none where processes cannot be started."""
+        count = min(os.cpu_count() or 1, MAX_HELPERS)
+        folder = frozen_folder()
+        model = None
+        if self.embedder is not None:
+            model = find_model(self.settings.model, Path(__file__), folder)
+        command = find_helper_command(folder is not None)
+        helpers: list[Helper] = []
+        with contextlib.suppress(HelperError):
+            while 1 < count > len(helpers):
+                helpers.append(Helper(command, self.settings, model))
+        return helpers
 
     def _import_other_sources(
         self,
@@ -10245,10 +10605,7 @@ def score_parts(
     if vector is None or not parts:
         return np.zeros(0, np.int64), np.zeros(0, np.float32)
     rows = np.fromiter(parts, np.int64, len(parts)) // PARTS_PER_MEMORY
-    values = np.frombuffer(b"".join(parts.values()), np.int8).reshape(len(parts), -1)
-    floats = values.astype(np.float32)
-    floats /= np.maximum(np.linalg.norm(floats, axis=1, keepdims=True), 1e-9)
-    cosines = floats @ vector
+    cosines = unpack_levels(list(parts.values()), len(vector)) @ vector
     order = np.argsort(-cosines, kind="stable")
     memories, first = np.unique(rows[order], return_index=True)
     best = np.argsort(first)
@@ -10274,7 +10631,7 @@ def store_size(folder: Path) -> int:
     return total
 
 
-# === 14. Care ================================================================
+# === 15. Care ================================================================
 #
 # What a person does with the memories themselves: make the indexes again, forget, export.
 
@@ -10491,7 +10848,6 @@ def _remove_store(path: Path) -> None:
 
 def _restore_origins(memories: Memories, store: Store) -> None:
     """Note again by what the memories can come again, as far as they themselves tell it."""
-    importer = Importer(store, memories.privacy, None, [], memories.settings)
     with store.writing():
         for row, memory in store.every_memory(Filter()):
             draft = Draft(
@@ -10508,7 +10864,7 @@ def _restore_origins(memories: Memories, store: Store) -> None:
                     origin_key("tool", qualified_ref(memory.source, f"result {memory.source_ref}")),
                     origin_key("join", f"tool {memory.source_ref}"),
                 ]
-            store.write_keys([*keys, *importer._text_keys(draft)], row)
+            store.write_keys([*keys, *find_text_keys(draft)], row)
 
 
 def export_transcript(memories: Memories, store: Store, session: str) -> Iterator[str]:
@@ -10560,7 +10916,7 @@ def render_export(memory: Memory, aliases: Sequence[tuple[str, str]], format: st
     return f"{head}{fence}\n{show_text(memory.content).rstrip()}\n{fence}\n\n"
 
 
-# === 15. Browse page =========================================================
+# === 16. Browse page =========================================================
 #
 # One HTML file to look through the memories, made anew by each `browse`. It works from disk,
 # loads nothing and sends nothing: its policy allows one style and one script, by their
@@ -12496,7 +12852,7 @@ def write_browse(
     return count
 
 
-# === 16. MCP server ==========================================================
+# === 17. MCP server ==========================================================
 #
 # Four tools and two prompts on stdin and stdout. The SDK's low-level `Server` speaks the
 # protocols, so that capabilities, errors and schemas are ours to word; the pipe is ours
@@ -13613,7 +13969,7 @@ def _run_server(recall: _SharedRecall, conversation: Conversation) -> None:
     asyncio.run(server.run(conversation, conversation, options))
 
 
-# === 17. Editing configs =====================================================
+# === 18. Editing configs =====================================================
 #
 # Other programs' configs are edited as text: one span is inserted, replaced or cut, and every
 # other byte stays. That keeps comments, the order of keys, and numbers as they are spelled
@@ -14369,7 +14725,7 @@ def _hook_outline(text: str) -> Any:
     return outline
 
 
-# === 18. Clients' configs ====================================================
+# === 19. Clients' configs ====================================================
 #
 # Which programs we know, where they keep their configs, and how a config file is changed with
 # care: a backup beside it before the first change, a temporary file in the same folder, synced
@@ -15261,7 +15617,7 @@ def _stop(child: subprocess.Popen[bytes], patience_seconds: float) -> None:
         child.wait(3)
 
 
-# === 19. Doctor ==============================================================
+# === 20. Doctor ==============================================================
 #
 # What can be wrong on a machine, each as one Check: a sentence, what to do, and a repair where
 # there is one. The functions here only judge; what they judge is read elsewhere and passed in.
@@ -15560,7 +15916,7 @@ def fix_all(checks: Sequence[Check]) -> list[Check]:
     return results
 
 
-# === 20. Demo ================================================================
+# === 21. Demo ================================================================
 DEMO_SESSIONS: Final = (
     (
         "harbor-api", "Invoices arrive twice",
@@ -15643,7 +15999,7 @@ def write_demo(folder: Path) -> None:
         )
 
 
-# === 21. Command line ========================================================
+# === 22. Command line ========================================================
 #
 # The only section that prints. `build_parser` describes; each `command_*` does its work and
 # returns an exit code; `main` turns errors into one line.
@@ -15822,7 +16178,8 @@ def sync(memories: Memories, quiet: bool, source: str = "") -> ImportReport:
             progress("waiting for another import", 0, 1)
             time.sleep(0.2)
         try:
-            return memories.import_all(store, progress, sources={source} if source else None)
+            sources = {source} if source else None
+            return memories.import_all(store, progress, sources=sources, with_helpers=True)
         finally:
             lock.release()
             progress.close()
@@ -16638,6 +16995,10 @@ def main(argv: Sequence[str] | None = None) -> int:
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, io.TextIOWrapper):
             stream.reconfigure(encoding="utf-8", errors="replace")
+    if words == [HELPER_COMMAND]:
+        signal.signal(signal.SIGINT, signal.SIG_IGN)  # is for the process that we help
+        serve_as_helper(sys.stdin.buffer, sys.stdout.buffer)
+        return 0
     if not words and not sys.stdin.isatty():
         words = ["mcp", "serve"]  # a client whose config holds the bare command
     parser = build_parser()

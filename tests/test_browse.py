@@ -1,4 +1,4 @@
-"""Section 17: the browse page, as a file and in a real browser."""
+"""The browse page, as a file and in a real browser."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Section 17: the doctor finds each fault that can be seen from here, and says what to do."""
+"""The doctor finds each fault that can be seen from here, and says what to do."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Section 10: the embedding model."""
+"""The embedding model."""
 
 from __future__ import annotations
 
@@ -27,8 +27,8 @@ from code_memory import (
     find_model,
     load_model,
     pack_bits,
-    pack_int8,
-    unpack_int8,
+    pack_levels,
+    unpack_levels,
 )
 
 BUNDLED = Path(__file__).resolve().parent.parent / "model"
@@ -353,18 +353,22 @@ def test_find_model(
 # --- Packing ---
 
 
-def test_pack_int8_keeps_directions() -> None:
-    vectors = np.random.default_rng(2).normal(size=(50, 256)).astype(np.float32)
+@pytest.mark.parametrize("dim", [256, 33])
+def test_pack_levels_keeps_directions_and_signs(dim: int) -> None:
+    vectors = np.random.default_rng(2).normal(size=(50, dim)).astype(np.float32)
+    vectors[7, :5] = 0
     vectors /= np.linalg.norm(vectors, axis=1, keepdims=True)
-    packed = pack_int8(vectors)
-    assert {len(blob) for blob in packed} == {256}
-    assert np.min(np.sum(unpack_int8(packed) * vectors, axis=1)) > 0.9999
+    packed = pack_levels(vectors)
+    assert {len(blob) for blob in packed} == {(dim + 1) // 2}
+    rows = unpack_levels(packed, dim)
+    assert np.allclose(np.linalg.norm(rows, axis=1), 1)
+    assert np.min(np.sum(rows * vectors, axis=1)) > 0.98
+    assert pack_bits(rows) == pack_bits(vectors)
 
 
 def test_packing_zeros() -> None:
     zeros = np.zeros((1, 16), np.float32)
-    assert pack_int8(zeros) == [bytes(16)]
-    assert np.array_equal(unpack_int8(pack_int8(zeros)), zeros)
+    assert pack_levels(zeros) == [b""]
     assert pack_bits(zeros) == [bytes(2)]
     assert pack_bits(np.zeros((0, 16), np.float32)) == []
 

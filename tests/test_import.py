@@ -1,4 +1,4 @@
-"""Section 12: what is new is read once, whatever happens to the files."""
+"""What is new is read once, whatever happens to the files."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Section 9: where files live, and what settings.toml says."""
+"""Where files live, and what settings.toml says."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Section 8: plans for FTS5, surroundings, dates, candidates, and the final order."""
+"""Plans for FTS5, surroundings, dates, candidates, and the final order."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Section 6: what models, terminals and scripts are shown."""
+"""What models, terminals and scripts are shown."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Section 12 on the benchmark's own set: search may not get worse unnoticed.
+"""On the benchmark's own set: search may not get worse unnoticed.
 
 The floors lie a little below what tests/bench/SEARCH.md reports for the quick run. Where search
 got better, raise them; where a change costs something on purpose, lower them in the same commit.

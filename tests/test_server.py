@@ -1,4 +1,4 @@
-"""Section 13: the tools through the SDK's own client, and the pipe with a real process."""
+"""The tools through the SDK's own client, and the pipe with a real process."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Section 6: other sources. Each test makes the small stores that it needs."""
+"""Other sources. Each test makes the small stores that it needs."""
 
 from __future__ import annotations
 

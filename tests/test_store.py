@@ -1,4 +1,4 @@
-"""Section 11: the database file, its ids, its migrations, its modes."""
+"""The database file, its ids, its migrations, its modes."""
 
 from __future__ import annotations
 

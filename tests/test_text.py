@@ -1,4 +1,4 @@
-"""Section 3: folding, index tokens, query parsing, passages; against a real FTS5."""
+"""Folding, index tokens, query parsing, passages; against a real FTS5."""
 
 from __future__ import annotations
 

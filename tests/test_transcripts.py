@@ -1,4 +1,4 @@
-"""Section 5: from lines of a transcript to drafts."""
+"""From lines of a transcript to drafts."""
 
 from __future__ import annotations
 
