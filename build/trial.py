@@ -221,7 +221,7 @@ class Trial:
             expect("🎉" in text and "연결" in text, f"Korean and emoji came back as {text!r}")
             began = time.monotonic()
             server.stdin.close()
-            server.wait(30)
+            server.wait(TIMEOUT_SECONDS)
             expect(server.returncode == 0, f"it ended with {server.returncode}")
             print(f"      it ended {time.monotonic() - began:.2f} s after its client")
         finally:

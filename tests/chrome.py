@@ -8,10 +8,11 @@ import re
 import shutil
 import subprocess
 import tempfile
-import time
 import urllib.request
 from pathlib import Path
 from typing import Any
+
+from conftest import WAIT, wait_until
 
 FLAGS = (
     "--headless=new --no-sandbox --disable-gpu --disable-quic --no-first-run"
@@ -76,7 +77,7 @@ class Chrome:
         request = urllib.request.Request(self._base + path, data, method=method)
         opener = urllib.request.build_opener(urllib.request.ProxyHandler({}))
         try:
-            with opener.open(request, timeout=60) as reply:
+            with opener.open(request, timeout=WAIT) as reply:
                 return json.load(reply)["value"]
         except urllib.error.HTTPError as error:
             raise AssertionError(json.load(error)["value"]["message"]) from error
@@ -96,7 +97,7 @@ class Chrome:
                 self._send("DELETE", self._session)
         finally:
             self._driver.terminate()
-            self._driver.communicate(timeout=20)
+            self._driver.communicate(timeout=WAIT)
             self._profile.cleanup()
 
     def devtools(self, command: str, **parameters: Any) -> Any:
@@ -125,11 +126,8 @@ class Chrome:
     def value(self, expression: str) -> Any:
         return self.run(f"return {expression};")
 
-    def wait_for(self, expression: str, seconds: float = 20) -> None:
-        end = time.monotonic() + seconds
-        while not self.value(expression):
-            assert time.monotonic() < end, f"never true: {expression}; {self.log()}"
-            time.sleep(0.03)
+    def wait_for(self, expression: str) -> None:
+        wait_until(lambda: self.value(expression), expression)
 
     def find(self, selector: str) -> str:
         found = self._ask("/element", {"using": "css selector", "value": selector})

@@ -5,14 +5,18 @@ from __future__ import annotations
 import hashlib
 import json
 import os
+import signal
 import subprocess
 import sys
+import time
 import uuid
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
+import apsw
 import pytest
+from hypothesis import HealthCheck, settings
 
 ROOT = Path(__file__).resolve().parent.parent
 sys.path.insert(0, str(ROOT))
@@ -20,6 +24,16 @@ sys.path.insert(0, str(ROOT))
 import code_memory as cm
 
 Line = dict[str, Any]
+
+WAIT = 300  # seconds; only a hang takes so long, however slow or busy the machine
+
+# Examples are the same in every run, and none is too slow for a busy machine. With
+# CODE_MEMORY_FUZZ=2 and more they are others each time, and so many times as many.
+FUZZ = int(os.environ.get("CODE_MEMORY_FUZZ", "1"))
+settings.register_profile(
+    "tests", deadline=None, derandomize=FUZZ == 1, suppress_health_check=[HealthCheck.too_slow]
+)
+settings.load_profile("tests")
 
 
 class FakeEmbedder:
@@ -159,19 +173,19 @@ def memories(home: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[cm.Memorie
     made.close()
 
 
+def clean_environment(home: Path) -> dict[str, str]:
+    """Return the variables of a person with this home, none of them about what we read."""
+    ours = ("CLAUDE_", "MEMORY_", "CODE_MEMORY_", "XDG_")
+    env = {k: v for k, v in os.environ.items() if not k.startswith(ours)}
+    return env | {"HOME": str(home), "USERPROFILE": str(home), "NO_COLOR": "1"}
+
+
 @pytest.fixture
 def run_cli(home: Path) -> Callable[..., subprocess.CompletedProcess[str]]:
     """Return a function that runs the program as a process of its own in the scratch home."""
 
     def run(*words: str, **more: Any) -> subprocess.CompletedProcess[str]:
-        env = {
-            k: v
-            for k, v in os.environ.items()
-            if not k.startswith(("CLAUDE_", "MEMORY_", "CODE_MEMORY_", "XDG_"))
-        }
-        env.update(
-            {"HOME": str(home), "USERPROFILE": str(home), "NO_COLOR": "1"}, **more.pop("env", {})
-        )
+        env = clean_environment(home) | more.pop("env", {})
         return subprocess.run(
             [sys.executable, str(ROOT / "code_memory.py"), *words],
             capture_output=True,
@@ -179,7 +193,7 @@ def run_cli(home: Path) -> Callable[..., subprocess.CompletedProcess[str]]:
             encoding="utf-8",
             env=env,
             cwd=home,
-            timeout=120,
+            timeout=WAIT,
             **more,
         )
 
@@ -195,3 +209,70 @@ def stored(memories: cm.Memories, type: str = "") -> list[cm.Memory]:
     """Return all stored memories in the order of their rows."""
     with memories.borrow_store() as store:
         return [memory for _, memory in store.every_memory(cm.Filter(type=type))]
+
+
+# --- For what takes time ---
+
+
+def wait_until(holds: Callable[[], Any], what: object = "what was waited for") -> Any:
+    """Return what a function gives as soon as that is true; fails only when that never comes."""
+    end = time.monotonic() + WAIT
+    while not (found := holds()):
+        assert time.monotonic() < end, f"{what} never came"
+        time.sleep(0.005)
+    return found
+
+
+def grows_evenly(work: Callable[[int], object], small: int, large: int) -> bool:
+    """Say whether work grows with its size, and not with the square of it.
+
+    It may grow by the middle (in proportion) between the two. What else runs on the machine only
+    ever adds to a time, so the least of more and more runs is taken until it is small enough.
+    """
+
+    def measure(size: int) -> float:
+        start = time.process_time()
+        work(size)
+        return time.process_time() - start
+
+    most = (large / small) ** 1.5
+    least = {small: measure(small), large: measure(large)}
+    for _ in range(12):
+        if least[large] < most * least[small] + 0.05:
+            return True
+        for size in least:
+            least[size] = min(least[size], measure(size))
+    return False
+
+
+def count_stored(path: Path) -> int:
+    """Return how many memories a store holds that others write to; 0 while that cannot be told."""
+    try:
+        db = apsw.Connection(
+            f"{path.as_uri()}?mode=ro", flags=apsw.SQLITE_OPEN_READONLY | apsw.SQLITE_OPEN_URI
+        )
+    except apsw.Error:
+        return 0
+    try:
+        db.set_busy_timeout(1_000)
+        return int(db.execute("SELECT count(*) FROM memory").fetchone()[0])
+    except apsw.Error:
+        return 0
+    finally:
+        db.close()
+
+
+def stop_in_the_midst(process: int, store: Path, known: int, total: int) -> bool:
+    """Stop a process as soon as its import added to the `known` memories of the store.
+
+    If it had added all and the store holds `total`, it goes on instead, and this is False. The
+    process must not end by itself.
+    """
+    wait_until(lambda: count_stored(store) > known)
+    os.kill(process, signal.SIGSTOP)
+    _, status = os.waitpid(process, os.WUNTRACED)
+    assert os.WIFSTOPPED(status), status
+    if known < count_stored(store) < total:
+        return True
+    os.kill(process, signal.SIGCONT)
+    return False

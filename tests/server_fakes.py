@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import sys
+import threading
 import time
 from collections.abc import Sequence
 from dataclasses import replace
@@ -107,6 +108,10 @@ class FakeRecall:
         self.closed = 0
         self.interrupted = 0
         self.queries: list[SearchQuery] = []
+        self.searching = 0  # slow searches at work now
+        self.most_searching = 0
+        self.let_go = threading.Event()  # ends the slow searches
+        self._guard = threading.Lock()
 
     def search(self, query: SearchQuery, cancel: CancelToken) -> SearchResult:
         self.queries.append(query)
@@ -132,12 +137,18 @@ class FakeRecall:
     def _wait(self, seconds: float, cancel: CancelToken) -> None:
         stop: list[bool] = []
         end = time.monotonic() + seconds
+        with self._guard:
+            self.searching += 1
+            self.most_searching = max(self.most_searching, self.searching)
         with cancel.interrupting(lambda: stop.append(True)):
-            while not stop and time.monotonic() < end:
+            while not stop and not self.let_go.is_set() and time.monotonic() < end:
                 time.sleep(0.01)
+        with self._guard:
+            self.searching -= 1
         if stop:
             self.interrupted += 1
             sys.stderr.write("fake: interrupted\n")
+            sys.stderr.flush()
 
     def timeline(
         self, ids: Sequence[str], query: str, before: int, after: int, cancel: CancelToken

@@ -6,6 +6,7 @@ import base64
 import hashlib
 import json
 import os
+import random
 import re
 import stat
 import sys
@@ -227,7 +228,9 @@ def test_page_is_written_while_memories_are_read() -> None:
         nonlocal read
         for read in range(1, 401):
             yield replace(
-                MEMORY, id=f"m{read}", content=Redacted(f"{read} " + os.urandom(5000).hex())
+                MEMORY,
+                id=f"m{read}",
+                content=Redacted(f"{read} " + random.Random(read).randbytes(5000).hex()),
             )
 
     seen = []
@@ -419,15 +422,16 @@ def shoot(chrome: Chrome, name: str) -> None:
 def search(chrome: Chrome, text: str) -> None:
     chrome.run("const q = document.querySelector('#query'); q.focus(); q.value = ''")
     chrome.type("#query", text)
-    chrome.wait_for("document.querySelector('#status').textContent !== ''")
 
 
 def row_count(chrome: Chrome) -> int:
     return int(chrome.value("document.querySelectorAll('#list .row:not(.hit)').length"))
 
 
-def status(chrome: Chrome) -> str:
-    return str(chrome.text("#status"))
+def wait_for_status(chrome: Chrome, text: str) -> None:
+    """A search gives way to other work now and then, so what it finds is there a little later."""
+    chrome.wait_for(f"document.querySelector('#status').textContent === {json.dumps(text)}")
+    assert chrome.text("#status") == text
 
 
 class TestBrowser:
@@ -454,7 +458,7 @@ class TestBrowser:
     ])  # fmt: skip
     def test_search(self, chrome: Chrome, text: str, expected: str, marked: set[str]) -> None:
         search(chrome, text)
-        assert status(chrome) == expected
+        wait_for_status(chrome, expected)
         found = chrome.value(
             "[...document.querySelectorAll('#list .snippet mark')].map(m => m.textContent)"
         )
@@ -462,20 +466,20 @@ class TestBrowser:
 
     def test_nothing_found_says_so(self, chrome: Chrome) -> None:
         search(chrome, "zebra crossing")
-        assert status(chrome) == "Nothing found"
+        wait_for_status(chrome, "Nothing found")
         assert "All words must occur" in chrome.text("#list")
         chrome.click("#clear")
-        assert status(chrome) == "6 sessions"
+        wait_for_status(chrome, "6 sessions")
 
     def test_filters(self, chrome: Chrome) -> None:
         chrome.click("#types [data-type=insight]")
-        assert status(chrome) == "6 memories in 6 sessions"
+        wait_for_status(chrome, "6 memories in 6 sessions")
         chrome.click("#bars .bar")
         assert row_count(chrome) == 2
         chrome.click("#clear")
         chrome.click("#further summary")
         chrome.click("#kept")
-        assert status(chrome) == "7 memories in 1 session"
+        wait_for_status(chrome, "7 memories in 1 session")
         assert "Flaky checkout test" in chrome.text("#list")
         chrome.click("#clear")
         chrome.run(
@@ -491,12 +495,12 @@ class TestBrowser:
         )
         assert label == "Monday, January 12, 2026: 7 memories"
         chrome.click(f"[data-day='{day}']")
-        assert status(chrome) == "7 memories in 1 session"
+        wait_for_status(chrome, "7 memories in 1 session")
         assert chrome.value("document.querySelector('#from').value") == "2026-01-12"
         chrome.press("Right", "Enter")  # a week on
-        assert status(chrome) == "Nothing found"
+        wait_for_status(chrome, "Nothing found")
         chrome.press("Enter")
-        assert status(chrome) == "6 sessions"
+        wait_for_status(chrome, "6 sessions")
         chrome.click("#days .month[title='November 2025']")
         assert "Flaky checkout test" in chrome.text("#list")
         assert row_count(chrome) == 1
@@ -517,7 +521,9 @@ class TestBrowser:
     def test_keyboard(self, chrome: Chrome) -> None:
         chrome.press("/")
         assert chrome.value("document.activeElement.id") == "query"
-        chrome.press(*"twice", "Down")
+        chrome.press(*"twice")
+        wait_for_status(chrome, "14 memories in 6 sessions")
+        chrome.press("Down")
         assert chrome.value("document.activeElement.className") == "row"
         chrome.press("j")
         assert chrome.value("document.activeElement.className") == "row hit"
@@ -532,7 +538,7 @@ class TestBrowser:
         chrome.wait_for("!document.querySelector('#overview').hidden")
         assert chrome.value("document.activeElement.matches('#list .row')")
         chrome.press("/", "Escape")
-        assert status(chrome) == "6 sessions"
+        wait_for_status(chrome, "6 sessions")
         chrome.press("Escape", "?")
         assert chrome.value("document.querySelector('#keys').open")
         chrome.press("Escape")
@@ -578,10 +584,11 @@ class TestBrowser:
     def test_long_session_grows_both_ways(self, chrome: Chrome, page_path: Path) -> None:
         chrome.open(page_path, "#mem:mem100")
         chrome.wait_for("document.querySelector('.target')")
-        for end in ("0", "document.querySelector('#pane').scrollHeight"):
-            for _ in range(30):
-                chrome.run(f"document.querySelector('#pane').scrollTop = {end}")
-                chrome.value("new Promise(done => setTimeout(done, 30))")
+        pane = "document.querySelector('#pane')"
+        for end, id in (("0", "mem022"), (f"{pane}.scrollHeight", "mem164")):
+            chrome.wait_for(
+                f"({pane}.scrollTop = {end}, document.getElementById('mem:{id}') !== null)"
+            )
         assert chrome.value("document.querySelectorAll('#talk article').length") == 123
 
     def test_copying_an_id(self, chrome: Chrome) -> None:
@@ -592,7 +599,7 @@ class TestBrowser:
         chrome.wait_for("document.querySelector('#talk .copy-id')")
         chrome.click("#talk .copy-id")
         assert chrome.value("window.copied") == "mem:mem001"
-        assert chrome.text("#toast") == "Copied mem:mem001"
+        assert chrome.value("document.querySelector('#toast').textContent") == "Copied mem:mem001"
 
     def test_hostile_text_stays_text(self, chrome: Chrome, page_path: Path) -> None:
         chrome.open(page_path, "#mem:mem044")
@@ -658,7 +665,7 @@ class TestBrowser:
             assert old.text("#hero").startswith("164 memories")
             search(old, "データ")
             search(old, "데이터")
-            assert status(old) == "1 memory in 1 session"
+            wait_for_status(old, "1 memory in 1 session")
             assert old.log() == []
 
     @pytest.mark.parametrize(("language", "hero", "count"), [
@@ -670,7 +677,8 @@ class TestBrowser:
     def test_languages(self, page_path: Path, language: str, hero: str, count: str) -> None:
         with Chrome(language) as chrome:
             chrome.open(page_path)
-            assert (chrome.text("#hero"), status(chrome)) == (hero, count)
+            assert chrome.text("#hero") == hero
+            wait_for_status(chrome, count)
             assert chrome.log() == []
 
     def test_empty_page(self, window: Chrome, tmp_path: Path) -> None:
@@ -692,13 +700,15 @@ class TestBrowser:
         )  # fmt: skip
         write_browse(many, tmp_path / "large.html", NOW, UTC)
         window.open(tmp_path / "large.html")
+        window.wait_for("performance.getEntriesByName('first-contentful-paint').length")
         painted = window.value(
             "performance.getEntriesByName('first-contentful-paint')[0].startTime"
         )
         shown = window.value("performance.getEntriesByName('shown')[0].startTime")
         print(f"first paint {painted:.0f} ms, overview and list {shown:.0f} ms")
-        assert painted < 1500
-        assert shown < 3000
+        ready = window.value("performance.getEntriesByName('ready')[0].startTime")
+        assert shown < ready  # before the texts are read
+        assert window.value("document.querySelectorAll('*').length") < 2_000  # not a row for each
         search(window, "ledger number19999")
-        window.wait_for("document.querySelector('#status').textContent === '1 memory in 1 session'")
+        wait_for_status(window, "1 memory in 1 session")
         assert window.log() == []

@@ -14,6 +14,7 @@ from datetime import datetime
 from pathlib import Path
 
 import pytest
+from conftest import WAIT
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
@@ -1023,7 +1024,7 @@ FLOOD = "import sys\nfor _ in range(3000): sys.stderr.write('x' * 1000 + '\\n')\
         pytest.param("import sys; sys.exit('no store')", "exit code 1.*no store", id="ends"),
         pytest.param("print('hello')", "not the protocol", id="prints"),
         pytest.param("print('[' * 100000)", "not the protocol", id="deep"),
-        pytest.param("import time; time.sleep(60)", "did not answer within", id="silent"),
+        pytest.param(f"import time; time.sleep({3 * WAIT})", "did not answer within", id="silent"),
         pytest.param(
             "import sys\nwhile True: sys.stderr.write('x' * 1000)",
             "did not answer",
@@ -1035,19 +1036,19 @@ FLOOD = "import sys\nfor _ in range(3000): sys.stderr.write('x' * 1000 + '\\n')\
             id="floods stdout",
         ),
         pytest.param(
-            SERVER.replace("sys.stdin.read()", "import time; time.sleep(60)"),
+            SERVER.replace("sys.stdin.read()", f"import time; time.sleep({3 * WAIT})"),
             None,
             id="does not end",
         ),
         pytest.param(
-            "import signal, time; signal.signal(15, 1); time.sleep(60)",
+            f"import signal, time; signal.signal(15, 1); time.sleep({3 * WAIT})",
             "did not answer",
             id="ignores signals",
         ),
     ],
 )
 def test_handshake(code, said):
-    wait = 10 if said is None or "did not" not in said else 1
+    wait = WAIT if said is None or "did not" not in said else 1
     problem = cm.prove_handshake(sys.executable, ["-c", code, "code-memory-mcp"], {}, wait)
     if said is None:
         assert problem is None
@@ -1063,13 +1064,13 @@ def test_handshake_with_a_child_that_holds_the_pipes():
 
 
 def test_handshake_with_what_is_not_a_program(tmp_path):
-    assert "is not there" in cm.prove_handshake(str(tmp_path / "none"), [], {}, 5)
+    assert "is not there" in cm.prove_handshake(str(tmp_path / "none"), [], {}, WAIT)
     file = tmp_path / "file"
     file.write_text("x")
-    assert "permission is denied" in cm.prove_handshake(str(file), [], {}, 5)
+    assert "permission is denied" in cm.prove_handshake(str(file), [], {}, WAIT)
     file.chmod(0o755)
     file.write_bytes(b"\x7fELF")
-    assert "could not be started" in cm.prove_handshake(str(file), [], {}, 5)
+    assert "could not be started" in cm.prove_handshake(str(file), [], {}, WAIT)
 
 
 def test_handshake_has_few_variables():
@@ -1077,7 +1078,7 @@ def test_handshake_has_few_variables():
     code = SERVER.replace("name = sys.argv[1]", f"name = 'code-memory-mcp'; {checked}")
     environ = {**os.environ, "SECRET": "1"}
     problem = cm.prove_handshake(
-        sys.executable, ["-c", code], {"MEMORY_PATH": "/x"}, 10, environ=environ
+        sys.executable, ["-c", code], {"MEMORY_PATH": "/x"}, WAIT, environ=environ
     )
     assert problem is None
 

@@ -16,14 +16,12 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from conftest import ROOT, Transcript
+from conftest import ROOT, WAIT, Transcript
 
 import code_memory as cm
 
 Begin = Callable[..., Transcript]
 Run = Callable[..., subprocess.CompletedProcess[str]]
-
-WAIT = 120  # seconds; only a hang takes so long
 
 
 class Client:

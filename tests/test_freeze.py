@@ -14,6 +14,7 @@ import zlib
 from pathlib import Path
 
 import pytest
+from conftest import WAIT
 
 ROOT = Path(__file__).resolve().parent.parent
 sys.path.insert(0, str(ROOT / "build"))
@@ -189,7 +190,7 @@ def test_program_runs_without_what_is_left_out(tmp_path: Path, command: str) -> 
             input=text.encode("utf-8"),
             capture_output=True,
             check=False,
-            timeout=120,
+            timeout=WAIT,
         )
         assert done.returncode == 0, done.stderr.decode("utf-8", "replace")
         return done.stdout.decode("utf-8")
@@ -290,5 +291,22 @@ def test_frozen_twice_it_is_the_same_works_and_starts_fast(tmp_path: Path) -> No
     assert {"apsw", "mcp", "model2vec", "numpy", "tokenizers", "python"} <= collected
     assert not {"pip", "pyinstaller", "shiv", "pytest"} & collected
     assert "apsw" in (inside / "THIRD_PARTY_LICENSES.txt").read_text("utf-8")
-    [ratio] = re.findall(r"onedir takes ([\d.]+) times", done.stdout)
-    assert float(ratio) <= MOST_TIMES_BARE
+    bare = tmp_path / "work" / "bare" / "bare_server" / "bare_server"
+    assert starts_as_fast(first / "code-memory" / "code-memory", bare)
+
+
+def starts_as_fast(program: Path, bare: Path) -> bool:
+    """Say whether the program starts as fast as it should, compared with a bare server.
+
+    The quickest starts are compared. Other work on the machine makes starts slower and never
+    quicker, so more are taken, of both in turns, for as long as they do not agree.
+    """
+    commands = {"ours": [str(program), "mcp", "serve"], "bare": [str(bare)]}
+    ours, least = float("inf"), float("inf")
+    for _ in range(12):
+        taken = freeze.measure_starts(commands)
+        ours, least = min(ours, taken["ours"]), min(least, taken["bare"])
+        print(f"quickest start: {ours:.0f} ms, of a bare server {least:.0f} ms")
+        if ours <= MOST_TIMES_BARE * least:
+            return True
+    return False

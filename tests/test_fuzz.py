@@ -9,9 +9,7 @@ from __future__ import annotations
 import contextlib
 import io
 import json
-import os
 import re
-import time
 import unicodedata
 from collections import Counter
 from collections.abc import Callable
@@ -20,18 +18,16 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from conftest import FUZZ, grows_evenly
 from hypothesis import HealthCheck, assume, given, settings
 from hypothesis import strategies as st
 
 import code_memory as cm
 
-FACTOR = int(os.environ.get("CODE_MEMORY_FUZZ", "1"))
-
 
 def tries(number: int) -> Callable[..., Any]:
     return settings(
-        max_examples=number * FACTOR,
-        deadline=None,
+        max_examples=number * FUZZ,
         suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large],
     )
 
@@ -270,15 +266,7 @@ def test_parts_of_a_text_are_all_of_it(text: str, size: int, most: int) -> None:
 def test_hiding_takes_time_in_proportion(unit: str) -> None:
     privacy = cm.PrivacyFilter()
 
-    def measure(size: int) -> float:
-        text = unit * (size // len(unit))
-        start = time.process_time()
-        privacy.redact(text)
-        return time.process_time() - start
-
-    measure(20_000)
-    small, large = min(measure(50_000) for _ in range(3)), measure(400_000)
-    assert large < 30 * small + 0.2, f"{small:.3f} s for 50 kB, {large:.3f} s for 400 kB"
+    assert grows_evenly(lambda size: privacy.redact(unit * (size // len(unit))), 50_000, 400_000)
 
 
 # --- Arguments ---

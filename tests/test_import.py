@@ -8,12 +8,13 @@ import shutil
 import subprocess
 import sys
 import tempfile
+import threading
 import tracemalloc
 from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from conftest import ROOT, Transcript, stored, sync
+from conftest import ROOT, WAIT, Transcript, clean_environment, stored, sync
 
 import code_memory as cm
 
@@ -288,8 +289,8 @@ def test_folder_without_permission_is_noted_and_the_rest_read() -> None:
             for path in [home, *home.rglob("*")]:
                 os.chown(path, 65534, 65534)
             words = [setpriv, "--reuid=65534", "--regid=65534", "--clear-groups", *words]
-        env = os.environ | {"HOME": folder}
-        done = subprocess.run(words, env=env, cwd="/", capture_output=True, text=True, timeout=120)
+        env = clean_environment(home)
+        done = subprocess.run(words, env=env, cwd="/", capture_output=True, text=True, timeout=WAIT)
         (home / ".claude/projects/-shut").chmod(0o700)
     if done.returncode in (126, 127) or "encodings" in done.stderr:
         pytest.skip("this interpreter cannot be run by another user")
@@ -319,9 +320,9 @@ def test_many_short_lines_need_little_memory(transcript: Begin, memories: cm.Mem
     assert texts(memories) == ["at the end"]
 
 
-def test_another_writer_is_waited_for(transcript: Begin, memories: cm.Memories) -> None:
-    import threading
-
+def test_another_writer_is_waited_for(
+    transcript: Begin, memories: cm.Memories, monkeypatch: pytest.MonkeyPatch
+) -> None:
     import apsw
 
     transcript().prompt("patient")
@@ -329,10 +330,20 @@ def test_another_writer_is_waited_for(transcript: Begin, memories: cm.Memories) 
     transcript("s2").prompt("waited")
     held = apsw.Connection(str(memories.places.store_path))
     held.execute("BEGIN IMMEDIATE")
-    timer = threading.Timer(2, lambda: held.execute("COMMIT"))
-    timer.start()
-    sync(memories)
-    timer.join()
+    real, about_to_write = cm.Store._transaction, threading.Event()
+
+    def begin(store: cm.Store) -> object:
+        about_to_write.set()
+        return real(store)
+
+    monkeypatch.setattr(cm.Store, "_transaction", begin)
+    writer = threading.Thread(target=sync, args=(memories,))
+    writer.start()
+    assert about_to_write.wait(WAIT)
+    writer.join(0.5)
+    assert writer.is_alive()  # it waits; were it refused, it would have ended without its memory
+    held.execute("COMMIT")
+    writer.join(WAIT)
     held.close()
     assert texts(memories) == ["patient", "waited"]
 

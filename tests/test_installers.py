@@ -17,6 +17,7 @@ import zipfile
 from pathlib import Path
 
 import pytest
+from conftest import WAIT
 
 ROOT = Path(__file__).resolve().parent.parent
 INSTALLERS = ROOT / "installers"
@@ -296,12 +297,12 @@ def test_nothing_is_done_at_the_login_window(mac: Mac, person: str, script: str)
 @NEEDS_SH
 def test_preinstall_ends_our_servers_only_and_clears_old_files(mac: Mac) -> None:
     (mac.program.parent / "_internal").mkdir()
-    ours, other = (subprocess.Popen(["sleep", "60"]) for _ in range(2))
+    ours, other = (subprocess.Popen(["sleep", str(3 * WAIT)]) for _ in range(2))
     try:
         claude = "/Applications/Claude.app/Contents/MacOS/Claude"
         mac.fake("ps", f'echo "{ours.pid} {mac.program}"\necho "{other.pid} {claude}"')
         mac.run("preinstall")
-        assert ours.wait(5) == -signal.SIGTERM
+        assert ours.wait(WAIT) == -signal.SIGTERM
         time.sleep(0.1)
         assert other.poll() is None
     finally:

@@ -12,7 +12,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from conftest import ROOT, Transcript
+from conftest import ROOT, WAIT, Transcript
 
 Begin = Callable[..., Transcript]
 
@@ -90,7 +90,7 @@ def run(
     return subprocess.run(
         [*(before or []), sys.executable, str(guard), str(ROOT), *words],
         input=MESSAGES if words == ["mcp", "serve"] else b"",
-        capture_output=True, env=env, timeout=120, cwd=home,
+        capture_output=True, env=env, timeout=WAIT, cwd=home,
     )  # fmt: skip
 
 

@@ -5,10 +5,9 @@ from __future__ import annotations
 import json
 import random
 import string
-import time
-from collections.abc import Callable
 
 import pytest
+from conftest import grows_evenly
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -524,30 +523,10 @@ HOSTILE = [
 ]
 
 
-def seconds(work: Callable[[], object]) -> float:
-    """Return the least processor time of three runs."""
-
-    def once() -> float:
-        start = time.process_time()
-        work()
-        return time.process_time() - start
-
-    return min(once() for _ in range(3))
-
-
 @pytest.mark.parametrize("piece", HOSTILE, ids=repr)
 def test_no_text_makes_it_slow(piece: str) -> None:
-    size = 30_000
-    text = piece * (4 * size // len(piece))
-
-    def grows_evenly() -> bool:
-        small = seconds(lambda: redact(text[:size]))
-        large = seconds(lambda: redact(text))
-        # Four times the text: four times the work, and twice that for noise.
-        return large < 8 * small + 0.05
-
-    # A busy machine may disturb one measurement, but not make three of them quadratic.
-    assert any(grows_evenly() for _ in range(3))
+    text = piece * (120_000 // len(piece))
+    assert grows_evenly(lambda size: redact(text[:size]), 30_000, len(text))
 
 
 def test_random_bytes_are_no_trouble() -> None:

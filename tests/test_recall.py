@@ -6,9 +6,10 @@ import threading
 import time
 from collections.abc import Callable
 from datetime import UTC, datetime
+from typing import Any
 
 import pytest
-from conftest import Transcript, stored, sync
+from conftest import WAIT, Transcript, stored, sync, wait_until
 
 import code_memory as cm
 
@@ -240,13 +241,9 @@ def test_line_appended_while_serving_is_found(transcript: Begin, memories: cm.Me
     t = transcript()
     t.prompt("the first words")
     memories.start()
-    deadline = time.monotonic() + 60
-    while not find(memories, "first words") and time.monotonic() < deadline:
-        time.sleep(0.05)
+    wait_until(lambda: find(memories, "first words"), "the line")
     t.prompt("freshly appended QUOKKA")
-    while not any("QUOKKA" in text for text in find(memories, "QUOKKA")):
-        assert time.monotonic() < deadline, "the line was never found"
-        time.sleep(0.05)
+    wait_until(lambda: any("QUOKKA" in text for text in find(memories, "QUOKKA")), "the line")
 
 
 def test_store_deleted_while_open_is_made_again(transcript: Begin, memories: cm.Memories) -> None:
@@ -299,21 +296,35 @@ def test_cancelled_search_ends_with_a_plain_error(filled: cm.Memories) -> None:
         filled.search(cm.SearchQuery("crane"), token)
 
 
-def test_searches_go_on_while_an_import_writes(transcript: Begin, memories: cm.Memories) -> None:
+def test_searches_go_on_while_an_import_writes(
+    transcript: Begin, memories: cm.Memories, monkeypatch: pytest.MonkeyPatch
+) -> None:
     for number in range(60):
         t = transcript(f"s{number}")
         for turn in range(20):
             t.response(f"session {number} turn {turn} about the quay wall")
+    real, go_on = cm.Store.write_transcript, threading.Semaphore(0)
+    written: list[bool] = []  # one for each batch, in the transaction that holds its memories
+
+    def write(store: cm.Store, *args: Any) -> None:
+        real(store, *args)
+        written.append(store.db.in_transaction)
+        assert go_on.acquire(timeout=WAIT), "a search waited for the import"
+
+    monkeypatch.setattr(cm.Store, "write_transcript", write)
     sync_thread = threading.Thread(target=sync, args=(memories,))
     sync_thread.start()
-    longest = 0.0
-    while sync_thread.is_alive():
-        start = time.monotonic()
-        find(memories, "quay wall")
-        longest = max(longest, time.monotonic() - start)
-    sync_thread.join()
+    found: list[int] = []
+    while wait_until(lambda: len(written) > len(found) or not sync_thread.is_alive()):
+        if not sync_thread.is_alive():
+            break
+        found.append(len(find(memories, "quay wall")))
+        go_on.release()
+    sync_thread.join(WAIT)
     assert len(stored(memories)) == 1200
-    assert longest < 10  # a search never waits for the import's end
+    assert all(written)
+    assert len(found) == len(written) > 1
+    assert found[0] == 0 < found[-1]
 
 
 def test_meaning_is_searched_within_a_filter(transcript: Begin, memories: cm.Memories) -> None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import os
+import random
 import stat
 from collections.abc import Callable
 from pathlib import Path
@@ -24,7 +24,7 @@ Begin = Callable[..., Transcript]
         "x" * 500,
         "결제모듈을 새벽 배포로 " * 20,
         "emoji 🚀 " * 9,
-        os.urandom(300).hex(),
+        random.Random(1).randbytes(300).hex(),
     ],
     ids=["empty", "short", "long", "Korean", "emoji", "random"],
 )

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import apsw
 import pytest
-from conftest import FakeEmbedder, Transcript, stored, sync
+from conftest import WAIT, FakeEmbedder, Transcript, stored, sync
 
 import code_memory as cm
 
@@ -147,7 +147,7 @@ def test_four_at_once_upgrade_once(home: Path) -> None:
     for job in jobs:
         job.start()
     for job in jobs:
-        job.join(60)
+        job.join(WAIT)
     assert [job.exitcode for job in jobs] == [0, 0, 0, 0]
     db = apsw.Connection(str(path))
     titles = {title for (title,) in db.execute("SELECT title FROM session")}

@@ -169,7 +169,7 @@ class WindowsMachine:
         return subprocess.Popen(["wine", *words], env=self.env, **{**pipes, **options})  # type: ignore[call-overload, no-any-return]
 
     def run(
-        self, *command: str | Path, stdin: bytes = b"", check: bool = True, timeout: float = 900
+        self, *command: str | Path, stdin: bytes = b"", check: bool = True, timeout: float = 1_800
     ) -> tuple[int, str, str]:
         """Run a Windows program; return its exit code and what it said on both streams."""
         process = self.start(*command)
