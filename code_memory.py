@@ -585,19 +585,32 @@ def _find_compounds(unified: str) -> Iterator[str]:
         yield letter.casefold() + ("plus" if sign == "++" else "sharp")
 
 
-class _Compounds(dict[str, str]):
-    """Text between spaces -> its compounds, space-joined; plain words give nothing."""
+# 100,000 words take some 30 MB; a year's talk of one person has fewer.
+_MAX_INDEXED_WORDS: Final = 100_000
+_MAX_INDEXED_CHARS: Final = 48
 
-    def __missing__(self, raw: str) -> str:
-        found = " ".join(_find_compounds(raw)) if _HAS_JOINT.search(raw) else ""
-        if len(raw) <= MAX_TOKEN_CHARS:
-            if len(self) >= _MAX_CACHED_WORDS:
+
+class _IndexedWords(dict[str, tuple[str, str, str]]):
+    """Text between spaces -> its tokens, its compounds, and the last characters of its CJK.
+
+    Talk repeats its words, and what is indexed of one depends on no other.
+    """
+
+    def __missing__(self, raw: str) -> tuple[str, str, str]:
+        unified = _unify(raw)
+        found = (
+            " ".join(_split_words(unified)),
+            " ".join(_find_compounds(unified)) if _HAS_JOINT.search(unified) else "",
+            "" if raw.isascii() else " ".join(_last_characters(unified)),
+        )
+        if len(raw) <= _MAX_INDEXED_CHARS:
+            if len(self) >= _MAX_INDEXED_WORDS:
                 self.clear()
             self[raw] = found
         return found
 
 
-_COMPOUNDS: Final = _Compounds()
+_INDEXED_WORDS: Final = _IndexedWords()
 
 
 def _last_characters(unified: str) -> list[str]:
@@ -610,16 +623,13 @@ def _last_characters(unified: str) -> list[str]:
 
 def index_text(text: str) -> str:
     """Return the tokens of a text, joined by spaces, for FTS5's plain unicode61 tokenizer."""
-    unified = _unify(text)
-    raw_words = unified.split()
+    raw_words = text.split()
     if max(map(len, raw_words), default=0) > _MAX_RAW_CHARS:
-        unified = _DATA_RUN.sub(r"\1", unified)
-        raw_words = unified.split()
-    words = _split_words(unified)
-    words += dict.fromkeys(filter(None, map(_COMPOUNDS.__getitem__, raw_words)))
-    if not unified.isascii():
-        words += dict.fromkeys(_last_characters(unified))
-    return " ".join(words)
+        raw_words = _DATA_RUN.sub(r"\1", _unify(text)).split()
+    tokens, compounds, lasts = (
+        zip(*map(_INDEXED_WORDS.__getitem__, raw_words), strict=True) if raw_words else ((), (), ())
+    )
+    return " ".join(filter(None, [*tokens, *dict.fromkeys(compounds), *dict.fromkeys(lasts)]))
 
 
 # Words that say how a question is asked and not what it is about.
@@ -8067,6 +8077,9 @@ class Store:
         )
         return [row for (row,) in rows]
 
+    def is_empty(self) -> bool:
+        return self._one("SELECT 1 FROM memory LIMIT 1") is None
+
     def count(self, filter: Filter) -> int:
         condition, values = filter.as_sql()
         return int(self._one(f"SELECT count(*) FROM memory AS m WHERE {condition}", values))
@@ -9288,6 +9301,7 @@ class Importer:
         self._pending_groups: dict[int, _Group] = {}  # by their keys
         self._pending_times: dict[str, int] = {}  # of each session's first memory in them
         self._titles: dict[str, SessionDraft] = {}  # that this import came upon last
+        self._has_written = False
 
     # --- transcripts ---
 
@@ -9414,7 +9428,10 @@ class Importer:
         Best before a prompt: then no message goes on in the next batch.
         """
         size = max(len(self._drafts) / BATCH_DRAFTS, self._chars / BATCH_CHARS)
-        size /= HELPED_BATCH if self._helpers else 1
+        if self._helpers:
+            size /= HELPED_BATCH
+        elif not self._has_written:
+            size *= 4  # the first search of all waits for it
         begins = any(isinstance(item, Draft) and item.type == "prompt" for item in items)
         return size >= (1 if begins else 2)
 
@@ -9551,6 +9568,7 @@ class Importer:
 
     def _write(self, batch: _Batch, report: ImportReport) -> None:
         """Write a batch in one transaction."""
+        self._has_written = True
         entries = []
         for group, prepared in zip(batch.groups, self._prepared(batch), strict=True):
             report.redactions += prepared.hidden
@@ -9910,6 +9928,8 @@ def describe_cowork_session(path: Path, parser: TranscriptParser) -> None:
 # How long an answer waits: for looking at the folders, for reading a change, for the model.
 LOOK_SECONDS: Final = 0.25
 READ_SECONDS: Final = 0.15
+# The first answer of all waits for something to be there.
+FIRST_READ_SECONDS: Final = 1.0
 MODEL_SECONDS: Final = 3.0
 # How often a server looks by itself.
 IDLE_SECONDS: Final = 20.0
@@ -10222,12 +10242,14 @@ class Memories:
             if store.meta("paused"):
                 return
             states = self._read_states(store)
-        self._found = found
-        unread = [f for f in found if is_unread(f, states.get(f.key))]
-        if unread and not self._closing.is_set():
-            self._settled.clear()
-            self._wake.set()
-            self._settled.wait(READ_SECONDS)
+            self._found = found
+            if any(is_unread(f, states.get(f.key)) for f in found) and not self._closing.is_set():
+                self._settled.clear()
+                self._wake.set()
+                self._settled.wait(READ_SECONDS)
+                end = start + FIRST_READ_SECONDS
+                while store.is_empty() and time.monotonic() < end and not self._settled.wait(0.05):
+                    pass
 
     def _read_states(self, store: Store) -> dict[int, TranscriptState]:
         # of this file: one that was deleted and made again counts from 0
