@@ -6807,11 +6807,30 @@ def make_private_folder(folder: Path) -> None:
         os.chmod(path, 0o700)
 
 
+# Apple's pthread/qos.h: for long work that nobody waits for step by step.
+_QOS_CLASS_UTILITY: Final = 0x11
+_THREAD_PRIORITY_BELOW_NORMAL: Final = -1
+
+
 def lower_priority() -> None:
-    """Let the thread that reads in the background give way to the person's other programs."""
+    """Let the thread that reads in the background give way to the person's other programs.
+
+    Not further than this: a search waits for the thread whenever both need the interpreter.
+    """
     if sys.platform == "linux":
         with contextlib.suppress(OSError):
             os.setpriority(os.PRIO_PROCESS, threading.get_native_id(), 10)
+        return
+    import ctypes
+
+    with contextlib.suppress(OSError, AttributeError):
+        if sys.platform == "win32":
+            kernel = ctypes.windll.kernel32
+            kernel.GetCurrentThread.restype = ctypes.c_void_p
+            kernel.SetThreadPriority.argtypes = [ctypes.c_void_p, ctypes.c_int]
+            kernel.SetThreadPriority(kernel.GetCurrentThread(), _THREAD_PRIORITY_BELOW_NORMAL)
+        else:
+            ctypes.CDLL(None).pthread_set_qos_class_self_np(_QOS_CLASS_UTILITY, 0)
 
 
 def frozen_folder() -> Path | None:

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import json
 import os
+import pickle
 import queue
 import shutil
 import subprocess
@@ -228,6 +229,24 @@ class Trial:
             if server.poll() is None:
                 server.kill()
 
+    def try_helper(self) -> None:
+        """It prepares texts for a large `sync`, asked through pipes, and ends when they do."""
+        text = "A helper read 한국어 and 🎉."
+        asked = [(text, "prompt", False, {"files": ("pier.py",)})]
+        done = subprocess.run(
+            [*self.command, "prepare-texts"],
+            env=self.env,
+            cwd=self.home,
+            check=False,
+            input=pickle.dumps(((), (), None)) + pickle.dumps(asked),
+            capture_output=True,
+            timeout=TIMEOUT_SECONDS,
+        )
+        expect(done.returncode == 0, f"a helper ended with {done.returncode}")
+        ((packed, words, _, labels, *_),) = pickle.loads(done.stdout)
+        expect(text.encode() in packed, f"a helper packed {packed!r}")
+        expect("helper" in words[0] and labels == {"files": ["pier.py"]}, "a helper found no words")
+
     def try_install(self) -> None:
         """It adds itself to Claude Desktop and takes itself out again, and touches nothing else."""
         config = find_config(self.home)
@@ -261,6 +280,7 @@ def try_program(command: list[str], home: Path) -> None:
         trial.try_version,
         trial.try_search,
         trial.try_server,
+        trial.try_helper,
         trial.try_install,
     )
     for step in steps:
