@@ -7370,32 +7370,40 @@ DAMAGED_TEXT: Final = (
 
 
 def pack_text(text: str) -> bytes:
-    """Return a text as it is stored: one byte that says how, then the bytes."""
+    """Return a text as it is stored: a byte that says how, two that check it, then its bytes."""
     raw = text.encode("utf-8")
+    check = _check_bytes(raw)
     if len(raw) > 60:
         packer = zlib.compressobj(
             6, zlib.DEFLATED, -15, 9, zlib.Z_DEFAULT_STRATEGY, _PACK_DICTIONARY
         )
         packed = packer.compress(raw) + packer.flush()
         if len(packed) < len(raw):
-            return b"\1" + packed
-    return b"\0" + raw
+            return b"\1" + check + packed
+    return b"\0" + check + raw
 
 
 def unpack_text(packed: bytes) -> Redacted:
     """Return a stored text; raises StoreDamagedError where its bytes are damaged."""
     try:
-        if packed[:1] == b"\1":
+        how, check, raw = packed[:1], packed[1:3], packed[3:]
+        if how == b"\1":
             unpacker = zlib.decompressobj(-15, _PACK_DICTIONARY)
-            raw = unpacker.decompress(packed[1:])
+            raw = unpacker.decompress(raw)
             if not unpacker.eof or unpacker.unused_data:
                 raise ValueError("cut short")
-            return Redacted(raw.decode())
-        if packed[:1] == b"\0":
-            return Redacted(packed[1:].decode())
-        raise ValueError("neither packed nor plain")
+        elif how != b"\0":
+            raise ValueError("neither packed nor plain")
+        if _check_bytes(raw) != check:
+            raise ValueError("changed")
+        return Redacted(raw.decode())
     except (zlib.error, ValueError, TypeError, AttributeError) as error:
         raise StoreDamagedError(DAMAGED_TEXT) from error
+
+
+def _check_bytes(raw: bytes) -> bytes:
+    """Return what tells of all but one in 65,536 changes: a bad disk or a bad copy makes them."""
+    return (zlib.crc32(raw) & 0xFFFF).to_bytes(2, "big")
 
 
 @dataclass(frozen=True, slots=True)

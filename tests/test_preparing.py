@@ -113,6 +113,7 @@ def import_with(
 ) -> Iterator[Callable[[list[cm.Helper]], tuple[list[Any], cm.ImportReport]]]:
     """Return a function that reads a history into a new store with some helpers."""
     monkeypatch.setattr(cm, "BATCH_DRAFTS", 7)
+    monkeypatch.setattr(cm, "HELPED_BATCH", 1)  # batches end at the same lines with all helpers
     write_history(transcript)
     stores: list[cm.Store] = []
 
@@ -121,6 +122,7 @@ def import_with(
         stores.append(store)
         root = cm.TranscriptRoot(home / ".claude" / "projects", "claude-code")
         importer = cm.Importer(store, cm.PrivacyFilter(), None, [root], cm.Settings())
+        importer._has_written = True
         found = sorted(cm.find_transcripts([root]), key=lambda f: f.path)
         return dump(store) if not found else (lambda r: (dump(store), r))(importer.import_transcripts(found, helpers=helpers))  # fmt: skip
 

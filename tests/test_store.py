@@ -37,9 +37,12 @@ def test_text_is_smaller_packed() -> None:
     assert len(cm.pack_text(text)) < len(text) / 2
 
 
-def test_damaged_text_is_a_store_error() -> None:
-    with pytest.raises(cm.StoreError):
-        cm.unpack_text(b"\1\xff\xff\xff")
+@pytest.mark.parametrize("text", ["fog", "The tests fail because of the fog. " * 40])
+def test_damaged_text_is_a_store_error(text: str) -> None:
+    packed = cm.pack_text(text)
+    for at in range(len(packed)):
+        with pytest.raises(cm.StoreDamagedError):
+            cm.unpack_text(packed[:at] + bytes([packed[at] ^ 1]) + packed[at + 1 :])
 
 
 def test_code_is_of_the_sha256_of_the_reference() -> None:
