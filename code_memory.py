@@ -7624,7 +7624,16 @@ class Store:
         """Make the word index one piece and the file as small as it goes."""
         with self.reading():
             self.db.execute("INSERT INTO memory_fts (memory_fts) VALUES ('optimize')")
+            self._rewrite()
+
+    def _rewrite(self) -> None:
+        """Write the file anew, without gaps; by way of a nameless file beside it, not of memory."""
+        os.environ["SQLITE_TMPDIR"] = str(self.path.parent)
+        self.db.pragma("temp_store", "file")
+        try:
             self.db.execute("VACUUM")
+        finally:
+            self.db.pragma("temp_store", "memory")
 
     def _migrate(self) -> None:
         found = self.db.pragma("user_version")
@@ -8545,7 +8554,7 @@ class Store:
         model, dim = self.vector_model()
         if model:
             self._rebuild_signs(dim)
-        self.db.execute("VACUUM")
+        self._rewrite()
         self._empty_wal()
 
     def _empty_wal(self) -> None:
@@ -8564,9 +8573,12 @@ class Store:
         with self._transaction():
             self.db.execute("DROP TABLE IF EXISTS memory_vec")
             self.db.execute(f"CREATE VIRTUAL TABLE memory_vec USING vec0 (embedding bit[{bits}])")
-            rows = self._all("SELECT id, embedding FROM vector ORDER BY id")
-            for at in range(0, len(rows), 1000):
-                numbers, blobs = zip(*rows[at : at + 1000], strict=True)
+            last = -1
+            while rows := self._all(
+                "SELECT id, embedding FROM vector WHERE id > ? ORDER BY id LIMIT 5000", (last,)
+            ):
+                numbers, blobs = zip(*rows, strict=True)
+                last = numbers[-1]
                 self.db.executemany(
                     "INSERT INTO memory_vec (rowid, embedding) VALUES (?, vec_bit(?))",
                     zip(numbers, pack_bits(unpack_levels(blobs, dim)), strict=True),
@@ -9326,7 +9338,7 @@ class Importer:
         # Batches that are being prepared, oldest first, and what they will add to the store.
         self._pending: deque[_Batch] = deque()
         self._pending_groups: dict[int, _Group] = {}  # by their keys
-        self._pending_times: dict[str, int] = {}  # of each session's first memory in them
+        self._first_times: dict[str, int] = {}  # of each session's first memory here
         self._titles: dict[str, SessionDraft] = {}  # that this import came upon last
         self._has_written = False
 
@@ -9348,6 +9360,7 @@ class Importer:
             self._write_pending_titles(report)
         finally:
             self._pending.clear()
+            self._pending_groups.clear()
             self._helpers.clear()
             for helper in helpers:
                 helper.close()
@@ -9568,8 +9581,8 @@ class Importer:
             self._pending_groups.update(dict.fromkeys(group.keys, group))
         for draft in batch.drafts:
             if draft.time:
-                first = self._pending_times.get(draft.session_id, draft.time)
-                self._pending_times[draft.session_id] = min(first, draft.time)
+                first = self._first_times.get(draft.session_id, draft.time)
+                self._first_times[draft.session_id] = min(first, draft.time)
         helper = next((helper for helper in self._helpers if not helper.is_busy), None)
         if helper is not None:
             try:
@@ -9581,8 +9594,6 @@ class Importer:
     def _write_pending(self, report: ImportReport) -> None:
         while self._pending:
             self._write(self._pending.popleft(), report)
-        self._pending_groups.clear()
-        self._pending_times.clear()
 
     def _prepared(self, batch: _Batch) -> list[PreparedText]:
         """Return what a helper made of a batch; without one, or if it is gone, prepare it here."""
@@ -9640,6 +9651,9 @@ class Importer:
             if entries and self.embedder is None:
                 self.store.want_vectors_from(min(written))
             self.store.add_meta("redactions", report.redactions - self._counted(report))
+        for group in batch.groups:
+            for key in group.keys:
+                self._pending_groups.pop(key, None)
 
     def _is_forgotten_line(self, line: Json) -> bool:
         """Say whether a line, or what was made from it, was forgotten: copies of it come again."""
@@ -9827,7 +9841,7 @@ class Importer:
             ref, key = f"title:{session_id}", title_key(session_id)
             memory = self.store.known([key]).get(key)
             times = [d.time for d in drafts if d.session_id == session_id and d.time]
-            time = started or self._pending_times.get(session_id) or min(times, default=0)
+            time = started or self._first_times.get(session_id) or min(times, default=0)
             if memory == FORGOTTEN or not time:
                 continue
             draft = Draft("insight", session.title, time, session.source, ref, session_id)
