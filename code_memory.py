@@ -10193,26 +10193,7 @@ class Memories:
         found = find_transcripts(roots, report.notes)
         all_seen = not report.notes
         self._found = found
-        states = store.transcripts()
-        unread = sum(is_unread(f, states.get(f.key)) for f in found)
-        if unread:
-            work = sum(f.size for f in found if is_unread(f, states.get(f.key)))
-            is_large = with_helpers and work >= HELPERS_FROM_BYTES
-            with store.writing_much() if is_large else contextlib.nullcontext():
-                report.add(
-                    importer.import_transcripts(
-                        found,
-                        lambda files, bytes: on_progress("transcripts", files, unread),
-                        should_stop,
-                        self._start_helpers() if is_large else (),
-                    )
-                )
-            if is_large and 2 * report.memories > store.count(Filter()):
-                on_progress("tidying", unread, unread)
-                with contextlib.suppress(
-                    StoreError
-                ):  # a full disk holds what was read all the same
-                    store.compact()
+        report.add(self.import_transcripts(importer, found, on_progress, should_stop, with_helpers))
         if sources is None and all_seen:  # what lies in a locked folder is not gone
             present = {f.key for f in found}
             with store.writing():
@@ -10220,6 +10201,32 @@ class Memories:
         if others:
             report.add(self._import_other_sources(importer, sources, on_progress, should_stop))
         importer.embed_missing(lambda done, goal: on_progress("vectors", done, goal), should_stop)
+        return report
+
+    def import_transcripts(
+        self,
+        importer: Importer,
+        found: Sequence[FoundTranscript],
+        on_progress: Callable[[str, int, int], None] = lambda what, done, total: None,
+        should_stop: Callable[[], bool] = lambda: False,
+        with_helpers: bool = True,
+    ) -> ImportReport:
+        """Read what is new in transcripts; much of it with helpers, if they are allowed."""
+        store = importer.store
+        states = store.transcripts()
+        unread = [f for f in found if is_unread(f, states.get(f.key))]
+        is_large = with_helpers and sum(f.size for f in unread) >= HELPERS_FROM_BYTES
+        with store.writing_much() if is_large else contextlib.nullcontext():
+            report = importer.import_transcripts(
+                unread,
+                lambda files, bytes: on_progress("transcripts", files, len(unread)),
+                should_stop,
+                self._start_helpers() if is_large else (),
+            )
+        if is_large and 2 * report.memories > store.count(Filter()):
+            on_progress("tidying", len(unread), len(unread))
+            with contextlib.suppress(StoreError):  # a full disk holds what was read all the same
+                store.compact()
         return report
 
     def _start_helpers(self) -> list[Helper]:
@@ -16312,7 +16319,7 @@ def command_import(args: argparse.Namespace) -> int:
                             if found.path.is_dir()
                             else [describe_file(found.path)]
                         )
-                        report.add(importer.import_transcripts(files))
+                        report.add(memories.import_transcripts(importer, files, progress))
                     else:
                         report.add(memories.import_source(importer, found, progress))
         finally:
