@@ -808,7 +808,7 @@ _SENTENCE_END: Final = lazy_pattern(r"[.!?]+[\"'”’)\]]*\s+|[。！？]+[」�
 _LEADING_MARKUP: Final = lazy_pattern(r"^(?:#{1,6} |> |[-*+] |\d+\. )+")
 _JOINTS_BETWEEN: Final = lazy_pattern(r"[._:@~/\\-]{0,2}")
 _NAME_CHARS: Final = frozenset("_abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789")
-_NON_CJK_WORD: Final = f"[^\\W_{_CJK}]"
+_NON_CJK_RUN: Final = lazy_pattern(f"[^\\W_{_CJK}]+")
 # Only so much of a text is looked through for its best passage, for the sake of time.
 _MAX_PASSAGE_SOURCE: Final = 200_000
 _MAX_SENTENCES_SCORED: Final = 200
@@ -856,12 +856,18 @@ def _find_matches(text: str, parsed: ParsedQuery) -> list[_Match]:
             prefixes.add(term[:-1] if len(term) > 3 and term[-1] in "eiy" else term)
             prefixes.update(_FORMS_OF.get(term, ()))
     if prefixes:
+        # The letters beyond ASCII are looked at one by one: to compile their ranges into each
+        # query's pattern takes ten times as long as all else here.
         starts = "|".join(sorted(map(re.escape, prefixes)))
-        pattern = rf"(?<!{_NON_CJK_WORD})(?:{starts}){_NON_CJK_WORD}*+"
-        for found in re.finditer(pattern, folded):
-            term = _STEMS[found[0]]
+        for found in re.finditer(rf"(?<![a-z0-9])(?:{starts})[a-z0-9]*+", folded):
+            start, end = found.span()
+            if start and _NON_CJK_RUN.match(folded, start - 1):
+                continue
+            if rest := _NON_CJK_RUN.match(folded, end):
+                end = rest.end()
+            term = _STEMS[folded[start:end]]
             if term in wanted:
-                matches.append(_Match(found.start(), found.end(), term))
+                matches.append(_Match(start, end, term))
     if parsed.compounds:
         for joined in _JOINED.finditer(text):
             if (term := _join_parts(joined[0])) in wanted:
@@ -5486,20 +5492,21 @@ def compare_pieces(query: str, texts: Sequence[str], embed_tokens: EmbedTokens) 
     pieces, rows = embed_tokens([query, *texts])
     if not len(pieces[0]):
         return None
-    lengths = np.linalg.norm(rows, axis=1)
-    units = rows / np.maximum(lengths, 1e-9)[:, None]
+    lengths = np.maximum(np.linalg.norm(rows, axis=1), 1e-9)
     asked = pieces[0]
-    cosines = units[asked] @ units.T
+    cosines = (rows[asked] / lengths[asked, None]) @ rows.T / lengths
     nearest = np.zeros((len(asked), len(texts)), np.float32)
     sketches = np.tile(-np.arange(1, len(texts) + 1)[:, None], (1, len(_SKETCH)))
     filled = [i for i, found in enumerate(pieces[1:]) if len(found)]
     if filled:
         flat = np.concatenate([pieces[1 + i] for i in filled])
         starts = np.cumsum([0] + [len(pieces[1 + i]) for i in filled[:-1]])
-        nearest[:, filled] = np.maximum(np.maximum.reduceat(cosines[:, flat], starts, axis=1), 0)
-        for at, factor in enumerate(_SKETCH):
-            mixed = (flat * factor + at) % 1_000_003
-            sketches[filled, at] = np.minimum.reduceat(mixed, starts)
+        near = np.maximum.reduceat(np.take(cosines, flat, axis=1), starts, axis=1)
+        nearest[:, filled] = np.maximum(near, 0)
+        numbers = np.arange(len(rows))
+        mixed = [(numbers * factor + at) % 1_000_003 for at, factor in enumerate(_SKETCH)]
+        least = np.minimum.reduceat(np.take(np.stack(mixed), flat, axis=1), starts, axis=1)
+        sketches[filled] = least.T
     return _Pieces(nearest, lengths[asked] / lengths[asked].sum(), sketches)
 
 
@@ -5635,19 +5642,18 @@ def _fold_copies(
     if compared is None:
         return kept
     words: dict[int, frozenset[str]] = {}
-    heads: list[int] = []
-    for i in order:
-        if memories[i] not in read:
-            continue
-        sketches = compared.sketches[[column[memories[j]] for j in heads]]
-        alike = (sketches == compared.sketches[column[memories[i]]]).sum(axis=1)
-        for at in np.flatnonzero(alike >= _SAME_SKETCH).tolist():
-            if _is_copy(read[memories[i]], read[memories[heads[at]]], words, i, heads[at]):
-                kept[heads[at]].append(i)
-                del kept[i]
-                break
-        else:
-            heads.append(i)
+    known = [i for i in order if memories[i] in read]
+    sketches = compared.sketches[[column[memories[i]] for i in known]]
+    alike = (sketches[:, None] == sketches).sum(axis=2) >= _SAME_SKETCH
+    for later, earlier in np.argwhere(np.tril(alike, -1)).tolist():
+        i, head = known[later], known[earlier]
+        if (
+            i in kept
+            and head in kept
+            and _is_copy(read[memories[i]], read[memories[head]], words, i, head)
+        ):
+            kept[head].append(i)
+            del kept[i]
     return kept
 
 
@@ -5659,11 +5665,11 @@ def _is_copy(one: Read, other: Read, words: dict[int, frozenset[str]], i: int, j
         if at not in words:
             shown = _NUMBER.sub("0", text) if one.is_tool else text
             words[at] = frozenset(shown.casefold().split())
-    shorter, longer = sorted((len(words[i]), len(words[j])))
-    if shorter < _SAME_SHARE * longer:
+    sizes = len(words[i]), len(words[j])
+    if min(sizes) < _SAME_SHARE * max(sizes):
         return False
     both = len(words[i] & words[j])
-    if both < _SAME_SHARE * len(words[i] | words[j]):
+    if both < _SAME_SHARE * (sum(sizes) - both):
         return False
     return one.is_tool or set(_NUMBER.findall(one.text)) == set(_NUMBER.findall(other.text))
 
@@ -7039,14 +7045,20 @@ class StaticEmbedder:
 
         model = self._load()
         found = self._find_pieces(texts)
-        ends = np.cumsum([len(pieces) // _NUMBER_BYTES for pieces in found])
+        ends = itertools.accumulate(len(pieces) // _NUMBER_BYTES for pieces in found)
         flat = np.frombuffer(b"".join(found), np.uint32)
-        kept, numbers = np.unique(flat, return_inverse=True)
+        # A table of all pieces tells them apart in a fraction of the time of sorting.
+        is_held = np.zeros(_count_pieces(model), np.bool_)
+        is_held[flat] = True
+        kept = np.flatnonzero(is_held)
+        places = np.empty(len(is_held), np.int64)
+        places[kept] = np.arange(len(kept))
+        numbers = places[flat]
         at = kept if model.token_mapping is None else model.token_mapping[kept]
         rows = np.asarray(model.embedding[at], np.float32)
         if model.weights is not None:
-            rows = rows * np.asarray(model.weights[kept], np.float32)[:, None]
-        return np.split(numbers, ends[:-1]) if found else [], rows
+            rows *= np.asarray(model.weights[kept], np.float32)[:, None]
+        return [numbers[a:b] for a, b in itertools.pairwise([0, *ends])], rows
 
     def _load(self) -> StaticModel:
         with self._lock:
@@ -7069,15 +7081,13 @@ class StaticEmbedder:
             self._words = {}
         cache = self._words  # another thread may replace it meanwhile
         split = [_split_at_spaces(text) for text in texts]
-        new = [w for w in dict.fromkeys(itertools.chain.from_iterable(split)) if w not in cache]
-        fresh = dict(zip(new, _pack_numbers(model.tokenize(new)), strict=True))
-
-        def find(word: str) -> bytes:
-            return fresh[word] if word in fresh else cache[word]
-
-        found = [b"".join(map(find, words)) for words in split]
-        cache.update((w, p) for w, p in fresh.items() if len(w) <= _CACHED_WORD_CHARS)
-        return found
+        distinct = set().union(*split)
+        known = {word: cache[word] for word in distinct & cache.keys()}
+        if new := list(distinct - known.keys()):
+            fresh = dict(zip(new, _pack_numbers(model.tokenize(new)), strict=True))
+            known.update(fresh)
+            cache.update((w, p) for w, p in fresh.items() if len(w) <= _CACHED_WORD_CHARS)
+        return [b"".join(map(known.__getitem__, words)) for words in split]
 
 
 def _pack_numbers(rows: Sequence[Sequence[int]]) -> list[bytes]:
@@ -7167,8 +7177,7 @@ def _build_static_model(
         model.token_mapping = np.array(read("mapping")) if "mapping" in tensors else None
     except Exception as error:  # tokenizers raises plain Exception
         raise _damaged(tokenizer_file, str(error)) from error
-    per_piece = model.weights if model.token_mapping is None else model.token_mapping
-    pieces = len(model.embedding if per_piece is None else per_piece)
+    pieces = _count_pieces(model)
     if tokenizer.get_vocab_size() > pieces:
         raise _damaged(table_file, f"it has {pieces} rows for {tokenizer.get_vocab_size()} pieces")
     tokenizer.no_padding()
@@ -7179,6 +7188,12 @@ def _build_static_model(
     model.normalize = True
     model._max_length = None
     return model
+
+
+def _count_pieces(model: StaticModel) -> int:
+    """Return the number of pieces that a model has a vector for."""
+    per_piece = model.weights if model.token_mapping is None else model.token_mapping
+    return len(model.embedding if per_piece is None else per_piece)
 
 
 def _find_unknown(tokenizer: Tokenizer, text: str) -> int | None:
@@ -8026,8 +8041,6 @@ class Store:
 
     def find_rows(self, match: str, filter: Filter, limit: int) -> IntArray:
         """Return the memories of the newest parts that match, a memory once for each part."""
-        import numpy as np
-
         allowed, values = self._allowed(filter)
         # One text of all numbers is ten times quicker than one row for each.
         text = self._one(
@@ -8035,7 +8048,7 @@ class Store:
             f" FROM memory_fts AS f WHERE memory_fts MATCH ?{allowed} ORDER BY f.rowid DESC LIMIT ?)",
             (match, *values, limit),
         )
-        return np.array(text.split(",") if text else [], np.int64)
+        return _parse_numbers(text)
 
     def find_scored_rows(
         self, match: str, filter: Filter, limit: int
@@ -8069,7 +8082,7 @@ class Store:
             " ORDER BY m.id)",
             values,
         )
-        return np.sort(np.array(text.split(",") if text else [], np.int64))
+        return np.sort(_parse_numbers(text))
 
     def places_after(self, memory: int) -> list[tuple[int, int, int]]:
         """Return (row, conversation, time) of the memories added after a row.
@@ -8121,33 +8134,42 @@ class Store:
         return int(self._one(f"SELECT count(*) FROM memory AS m WHERE {condition}", values))
 
     def load_signs(self) -> tuple[IntArray, Any]:
-        """Return the rows of all parts and their signs as 64-bit words, shape (parts, words).
+        """Return the rows of all parts and their signs as 64-bit words, shape (words, parts).
 
-        sqlite-vec's own chunks are read whole: comparing all of them at once takes a fifth of
-        the time in which it finds the nearest. Empty where its tables look otherwise, or the
+        sqlite-vec's own chunks are read whole: comparing all of them at once takes a fraction
+        of the time in which it finds the nearest. Empty where its tables look otherwise, or the
         signs do not fall into words of 64 bits; then `ask_for_nearest` is the way.
         """
         import apsw
         import numpy as np
 
-        bits = (self.vector_model()[1] + 7) // 8 * 8
-        nothing = np.zeros(0, np.int64), np.zeros((0, 1), np.uint64)
+        per_part = (self.vector_model()[1] + 7) // 8 / 8
+        nothing = np.zeros(0, np.int64), np.zeros((1, 0), np.uint64)
         try:
-            chunks = self._all(
+            room = self._one("SELECT sum(size) FROM memory_vec_chunks") or 0
+            chunks = self.db.execute(
                 "SELECT c.validity, c.rowids, v.vectors FROM memory_vec_chunks AS c"
                 " JOIN memory_vec_vector_chunks00 AS v ON v.rowid = c.chunk_id"
             )
         except apsw.SQLError:
             return nothing
-        if bits % 64 or not chunks:
+        if not per_part.is_integer():
             return nothing
-        validity, rowids, vectors = (b"".join(column) for column in zip(*chunks, strict=True))
-        rows = np.frombuffer(rowids, np.int64)
-        valid = np.unpackbits(np.frombuffer(validity, np.uint8), bitorder="little").astype(bool)
-        words = np.frombuffer(vectors, np.uint64)
-        if not len(rows) == len(valid) == len(words) // (bits // 64):
-            return nothing
-        return rows[valid], words.reshape(len(rows), -1)[valid]
+        # One chunk at a time goes to its place, since all of them are large.
+        rows = np.zeros(room, np.int64)
+        words = np.zeros((int(per_part), room), np.uint64)
+        filled = 0
+        for validity, rowids, vectors in chunks:
+            chunk = np.frombuffer(rowids, np.int64)
+            valid = np.unpackbits(np.frombuffer(validity, np.uint8), bitorder="little") > 0
+            signs = np.frombuffer(vectors, np.uint64)
+            end = filled + int(valid.sum())
+            if not len(chunk) == len(valid) == len(signs) / per_part or end > room:
+                return nothing
+            rows[filled:end] = chunk[valid]
+            words[:, filled:end] = signs.reshape(len(chunk), -1)[valid].T
+            filled = end
+        return rows[:filled], words[:, :filled]
 
     def ask_for_nearest(self, signs: bytes, limit: int) -> list[int]:
         """Return the rows of the parts nearest by Hamming distance, as sqlite-vec finds them."""
@@ -8602,6 +8624,14 @@ class Store:
         except (apsw.Error, StoreDamagedError) as error:
             problems.append(describe_error(error))
         return problems
+
+
+def _parse_numbers(text: str | None) -> IntArray:
+    """Return what SQLite's group_concat made of whole numbers."""
+    import numpy as np
+
+    # With a separator it reads text, five times quicker than numpy converts split text.
+    return np.fromstring(text or "", np.int64, sep=",")
 
 
 def copy_readable(damaged: Path, store: Store) -> tuple[int, set[str]]:
@@ -10469,7 +10499,7 @@ class Memories:
             import numpy as np
 
             passing = np.isin(rows // PARTS_PER_MEMORY, allowed)
-            rows, words = rows[passing], words[passing]
+            rows, words = rows[passing], words[:, passing]
         return find_nearest_signs(rows, words, signs, NEAREST_PARTS)
 
     def _update_surroundings(self, store: Store) -> Surroundings:
@@ -10656,14 +10686,21 @@ class Memories:
 
 
 def find_nearest_signs(rows: IntArray, words: Any, signs: bytes, limit: int) -> list[int]:
-    """Return those of the rows whose signs differ least, at most `limit`, in no order."""
+    """Return the rows whose signs differ least, nearest first: `limit`, and those as near.
+
+    `words` has a column for each row. At most twice the limit are returned.
+    """
     import numpy as np
 
-    distance = np.bitwise_count(words ^ np.frombuffer(signs, np.uint64)).sum(1, dtype=np.uint16)
-    limit = min(limit, len(rows))
-    if not limit:
-        return []
-    return [int(row) for row in rows[np.argpartition(distance, limit - 1)[:limit]]]
+    distances = np.zeros(len(rows), np.uint16)
+    for column, asked in zip(words, np.frombuffer(signs, np.uint64), strict=True):
+        distances += np.bitwise_count(column ^ asked)
+    # There are few distances: to count each is quicker than to sort, or to part, the rows.
+    reached = np.cumsum(np.bincount(distances, minlength=1))
+    far = np.searchsorted(reached, min(limit, len(rows)))
+    near = np.flatnonzero(distances <= far)
+    near = near[np.argsort(distances[near], kind="stable")[: 2 * limit]]
+    return cast("list[int]", rows[near].tolist())
 
 
 def score_parts(
@@ -17060,8 +17097,10 @@ def _whole(least: int, most: int) -> Callable[[str], int]:
 def main(argv: Sequence[str] | None = None) -> int:
     """Run a command; return its exit code. Errors become one line on stderr."""
     words = list(sys.argv[1:] if argv is None else argv)
-    # The matrices here are small: threads would cost more memory and time than they save.
+    # The matrices and the batches of words here are small: threads would cost more memory and
+    # time than they save.
     os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
+    os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, io.TextIOWrapper):
             stream.reconfigure(encoding="utf-8", errors="replace")

@@ -219,6 +219,16 @@ def test_token_rows_average_to_the_vector(bundled: StaticEmbedder) -> None:
     np.testing.assert_allclose(vector / np.linalg.norm(vector), bundled.embed(texts)[0], atol=1e-6)
 
 
+def test_rows_of_tokens_are_each_piece_once(bundled: StaticEmbedder) -> None:
+    long = "x" * 60  # longer than what is remembered between calls
+    texts = ["one the retry", f"the {long} one", "the retry one", f"{long} {long}"]
+    for _ in range(2):
+        ids, rows = bundled.embed_tokens(texts)
+        assert len(np.unique(rows, axis=0)) == len(rows)
+        assert sorted(ids[0]) == sorted(ids[2])
+        assert ids[3].tolist() == ids[1].tolist()[1:-1] * 2
+
+
 def test_nothing_to_embed(bundled: StaticEmbedder) -> None:
     assert bundled.embed([]).shape == (0, bundled.dim)
     ids, rows = bundled.embed_tokens([])

@@ -189,6 +189,13 @@ def test_near_duplicates_are_folded() -> None:
     assert len(ranked) == 2
 
 
+def test_copies_fold_into_the_first_and_into_no_copy() -> None:
+    words = [letter + other for letter in "jkl" for other in "jklmnopqrs"]
+    # The first and the second are alike, and the second and the third.
+    ranked = search([" ".join(words[at : at + 28]) for at in (2, 1, 0)], "lr ls kk")
+    assert [(r.memory, r.folded) for r in ranked] == [(1, (2,)), (3, ())]
+
+
 def test_other_numbers_make_another_text() -> None:
     text = "pin the left pad package at version {} before the release of the next train"
     assert len(search([text.format(1), text.format(2)], "pin left pad")) == 2

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import functools
 import threading
 import time
 from collections.abc import Callable
 from datetime import UTC, datetime
 from typing import Any
 
+import numpy as np
 import pytest
 from conftest import WAIT, Transcript, stored, sync, wait_until
 
@@ -334,6 +336,35 @@ def test_meaning_is_searched_within_a_filter(transcript: Begin, memories: cm.Mem
     transcript("b", folder="-w-few", cwd="/w/few").prompt("a lonely walrus")
     sync(memories)
     assert find(memories, "the harbour crane", project="few") == ["a lonely walrus"]
+
+
+def test_nearest_signs_are_found_with_all_that_are_as_near() -> None:
+    words = np.array([[0b1, 0b11, 0b111, 0b11, 0b11], [0, 0, 0, 0, 2**63]], np.uint64)
+    rows = np.array([10, 20, 30, 40, 50])
+    find = functools.partial(cm.find_nearest_signs, rows, words, bytes(16))
+    assert find(1) == [10]
+    assert find(2) == [10, 20, 40]
+    assert find(4) == [10, 20, 40, 30, 50]
+    assert find(9) == [10, 20, 40, 30, 50]
+    assert cm.find_nearest_signs(rows[:0], words[:, :0], bytes(16), 9) == []
+
+
+def test_signs_of_what_is_stored_are_loaded(transcript: Begin, memories: cm.Memories) -> None:
+    t = transcript("a")
+    for number in range(1500):  # more than sqlite-vec has in one chunk
+        t.prompt(f"the harbour crane lifts box {number}")
+    sync(memories)
+    with memories.borrow_store() as store:
+        with store.writing():
+            store.forget([3, 1100])
+        rows, words = store.load_signs()
+        assert rows.tolist() == sorted(set(rows.tolist()))
+        assert len(rows) == words.shape[1] == store.count(cm.Filter())
+        assert not {3, 1100} & set((rows // cm.PARTS_PER_MEMORY).tolist())
+        assert memories.embedder is not None
+        asked = cm.pack_bits(memories.embedder.embed(["the harbour crane lifts box 700"]))[0]
+        near = cm.find_nearest_signs(rows, words, asked, 5)
+        assert set(near) & set(store.ask_for_nearest(asked, 1))
 
 
 def test_a_project_of_just_that_name_wins(transcript: Begin, memories: cm.Memories) -> None:

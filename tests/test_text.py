@@ -243,6 +243,9 @@ FAMILY = "\U0001f468\u200d\U0001f469\u200d\U0001f467"
             "use left-pad@1.3 now", "left-pad@1.3", "use **left-pad@1.3** now", id="whole"
         ),
         pytest.param("naïve Café", "cafe", "naïve **Café**", id="accents"),
+        pytest.param("xtest testx tést's", "test", "xtest testx **tést**'s", id="within"),
+        pytest.param("жtest testж test。", "test", "жtest testж **test**。", id="within, Cyrillic"),
+        pytest.param("를test를 테스트", "test", "를**test**를 테스트", id="between Korean"),
         pytest.param("", "x", "", id="empty"),
         pytest.param("Nothing of it.", "x", "Nothing of it.", id="no match"),
     ],
