@@ -9502,8 +9502,9 @@ class Importer:
             size /= HELPED_BATCH
         elif not self._has_written:
             size *= 4  # the first search of all waits for it
-        begins = any(isinstance(item, Draft) and item.type == "prompt" for item in items)
-        return size >= (1 if begins else 2)
+        if not 1 <= size < 2:
+            return size >= 2
+        return any(isinstance(item, Draft) and item.type == "prompt" for item in items)
 
     def _take(self, item: Draft | SessionDraft) -> None:
         if isinstance(item, SessionDraft):
