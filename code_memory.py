@@ -9937,6 +9937,13 @@ def is_unread(found: FoundTranscript, state: TranscriptState | None) -> bool:
     return state is None or state.size != found.size or state.mtime != found.mtime
 
 
+def count_unread(found: FoundTranscript, state: TranscriptState | None) -> int:
+    """Return how many bytes of a file are left to read, at least 1 where it has changed."""
+    if not is_unread(found, state):
+        return 0
+    return max(1, found.size - (state.position if state else 0))
+
+
 def merge_sessions(sessions: Sequence[SessionDraft], drafts: Sequence[Draft]) -> list[SessionDraft]:
     """Return what a batch tells about sessions, each piece once, and a session for every draft."""
     merged = dict.fromkeys(sessions)
@@ -10003,6 +10010,12 @@ READ_SECONDS: Final = 0.15
 # The first answer of all waits for something to be there.
 FIRST_READ_SECONDS: Final = 1.0
 MODEL_SECONDS: Final = 3.0
+# A change of more bytes is not waited for.
+READ_AT_ONCE_BYTES: Final = 4_000_000
+# Until a server looks again that has much to read.
+BUSY_SECONDS: Final = 5.0
+# How long reading may keep the interpreter from a search that wants it; Python's own is 5 ms.
+SWITCH_SECONDS: Final = 0.0005
 # How often a server looks by itself.
 IDLE_SECONDS: Final = 20.0
 
@@ -10084,7 +10097,11 @@ class Memories:
         self._settled = threading.Event()  # nothing known to be unread
         self._closing = threading.Event()
         self._found: list[FoundTranscript] = []
-        self._states: tuple[object, dict[int, TranscriptState]] = (None, {})
+        self._states: tuple[tuple[object, int] | None, dict[int, TranscriptState], float] = (
+            None,
+            {},
+            0.0,
+        )
         self._around: tuple[object, Surroundings | None] = (None, None)
         self._around_guard = threading.Lock()
         self._signs: tuple[object, Any, Any] = (None, (), ())
@@ -10164,6 +10181,8 @@ class Memories:
     def _work(self) -> None:
         """The background thread: import, then wait to be woken or for the time to look again."""
         lower_priority()
+        # A search hands over the interpreter a hundred times and has to get it back each time.
+        sys.setswitchinterval(SWITCH_SECONDS)
         self.load_embedder()
         while not self._closing.is_set():
             self._wake.clear()
@@ -10322,20 +10341,31 @@ class Memories:
                 return
             states = self._read_states(store)
             self._found = found
-            if any(is_unread(f, states.get(f.key)) for f in found) and not self._closing.is_set():
+            unread = sum(count_unread(f, states.get(f.key)) for f in found)
+            if unread and not self._closing.is_set():
                 self._settled.clear()
                 self._wake.set()
-                self._settled.wait(READ_SECONDS)
-                end = start + FIRST_READ_SECONDS
-                while store.is_empty() and time.monotonic() < end and not self._settled.wait(0.05):
-                    pass
+                if unread <= READ_AT_ONCE_BYTES:
+                    self._settled.wait(READ_SECONDS)
+                else:  # it is read in its order, whatever else there is to see
+                    self._looked = end + BUSY_SECONDS
+                until = start + FIRST_READ_SECONDS
+                while store.is_empty() and time.monotonic() < until:
+                    if self._settled.wait(0.05):
+                        break
 
-    def _read_states(self, store: Store) -> dict[int, TranscriptState]:
+    def _read_states(self, store: Store, max_age: float = 0.0) -> dict[int, TranscriptState]:
+        """Return how far each transcript was read, as it is or was so many seconds ago."""
         # of this file: one that was deleted and made again counts from 0
         version = store.identity, store.meta("states_version", 0)
-        if self._states[0] != version:
-            self._states = (version, store.transcripts())
-        return self._states[1]
+        known, states, at = self._states
+        if known == version or (
+            known and known[0] == version[0] and time.monotonic() < at + max_age
+        ):
+            return states
+        states = store.transcripts()
+        self._states = (version, states, time.monotonic())
+        return states
 
     def notes(self, store: Store) -> tuple[str, ...]:
         """Return what a reader of any reply must know now, one sentence each."""
@@ -10343,7 +10373,7 @@ class Memories:
         if store.meta("paused"):
             notes.append("Reading is paused; `code-memory resume` starts it again.")
         total = len(self._found)
-        states = self._read_states(store)
+        states = self._read_states(store, max_age=1.0)
         read = sum(not is_unread(f, states.get(f.key)) for f in self._found)
         if read < total and not store.meta("paused"):
             notes.append(
