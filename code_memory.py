@@ -7,25 +7,41 @@ Contents
      1. Constants and errors
      2. Data types
      3. Text
-     4. Privacy filter
-     5. Transcript formats
-     6. Other sources
-     7. Ranking
-     8. Rendering
-     9. Places and settings
-    10. Embedding
-    11. Store
-    12. Preparing texts
-    13. Import
-    14. Recall
-    15. Care
-    16. Browse page
-    17. MCP server
-    18. Editing configs
-    19. Clients' configs
-    20. Doctor
-    21. Demo
-    22. Command line
+     4. Queries
+     5. Passages
+     6. Privacy: what a secret looks like
+     7. Privacy: the rules
+     8. Privacy: the filter
+     9. Transcript formats
+    10. Other sources
+    11. Other memory stores
+    12. Exports and other transcripts
+    13. Finding other sources
+    14. Candidates
+    15. Ranking
+    16. Rendering
+    17. Rendering for the model
+    18. Rendering for people and scripts
+    19. Places and settings
+    20. Embedding
+    21. Schema and packing
+    22. Store
+    23. Damaged stores
+    24. Preparing texts
+    25. Import
+    26. Recall
+    27. Care
+    28. Browse page: style and frame
+    29. Browse page: script
+    30. Browse page: writing
+    31. Tools of the MCP server
+    32. MCP server
+    33. Editing configs
+    34. Clients' configs
+    35. Doctor
+    36. Demo
+    37. Commands
+    38. Command line
 """
 
 from __future__ import annotations
@@ -632,6 +648,10 @@ def index_text(text: str) -> str:
     return " ".join(filter(None, [*tokens, *dict.fromkeys(compounds), *dict.fromkeys(lasts)]))
 
 
+# === 4. Queries ==============================================================
+#
+# Free text into what FTS5 is asked for. Whatever a person types is a query; none raises.
+
 # Words that say how a question is asked and not what it is about.
 _STOP_WORDS: Final = frozenset(
     """
@@ -802,6 +822,10 @@ def fts_query(parsed: ParsedQuery, *, phrases: bool = True) -> str:
         expression = f"({expression}) NOT ({match_phrases(parsed.excluded)})"
     return expression
 
+
+# === 5. Passages =============================================================
+#
+# The part of a text that answers a query best, in whole sentences where they fit.
 
 # What ends a sentence, and the line break that ends a line.
 _SENTENCE_END: Final = lazy_pattern(r"[.!?]+[\"'”’)\]]*\s+|[。！？]+[」』”）]*\s*|\s*\n\s*")
@@ -1062,7 +1086,7 @@ def best_passage(
     return f"{before}{shown}{after}"
 
 
-# === 4. Privacy filter =======================================================
+# === 6. Privacy: what a secret looks like ====================================
 #
 # Every text passes here before it is stored, and again before it is shown.
 #
@@ -1538,7 +1562,9 @@ def _holds_seed(match: re.Match[str]) -> bool:
     return len(words) in (12, 15, 18, 21, 24) and len(set(words)) > 6
 
 
-# --- The table ------------------------------------------------------------------
+# === 7. Privacy: the rules ===================================================
+#
+# One table, and nothing about secrets is said elsewhere. To hide one more kind, add a row.
 
 
 @dataclass(frozen=True, slots=True)
@@ -2443,7 +2469,10 @@ RULES: Final[tuple[Rule, ...]] = (
     ),
 )
 
-# --- The filter -----------------------------------------------------------------
+# === 8. Privacy: the filter ==================================================
+#
+# Private tags first, then the rules, then a person's own patterns, until nothing more is found.
+
 
 # Token literals are looked for only near runs of at least this many letters, digits, "_" or
 # "-"; none of our tokens is without one.
@@ -2952,7 +2981,7 @@ def redact(text: str) -> Redacted:
     return _DEFAULT_FILTER.redact(text)
 
 
-# === 5. Transcript formats ===================================================
+# === 9. Transcript formats ===================================================
 #
 # Claude Code writes one JSON object a line, and has changed the shape in every other
 # release. `read_lines` turns bytes into objects and never gives up at a bad line;
@@ -3415,7 +3444,7 @@ def decode_project_folder(name: str) -> str:
     return name.replace("-", "/", 1) if name.startswith("-") else name
 
 
-# === 6. Other sources ========================================================
+# === 10. Other sources =======================================================
 #
 # One reader per source: claude-memory-layer, claude-mem, the export of claude.ai, Codex,
 # Claude Code's prompt history, and our own export. Each yields what it finds as drafts, each
@@ -3820,7 +3849,10 @@ def _tool_files(fields: Json) -> tuple[str, ...]:
     return tuple(dict.fromkeys(v for k in names if (v := _plain(fields.get(k)))))
 
 
-# --- claude-memory-layer ---
+# === 11. Other memory stores =================================================
+#
+# The databases of claude-memory-layer and claude-mem, of all their versions, read from a copy.
+
 
 _LAYER_TYPES: Final = {
     "user_prompt": "prompt",
@@ -4234,7 +4266,10 @@ def read_claude_mem(
     yield from _read_sqlite(path, since, context, build)
 
 
-# --- The data export of claude.ai ---
+# === 12. Exports and other transcripts =======================================
+#
+# What comes as JSON: claude.ai's export, Codex, Claude Code's prompt history, our own export.
+
 
 JSON_CHUNK_CHARS: Final = 1024 * 1024
 # A longer conversation cannot be held in memory on a small machine.
@@ -4811,7 +4846,10 @@ def read_export(
     yield from _read_json_lines(path, since, parse)
 
 
-# --- Finding and reading ---
+# === 13. Finding other sources ===============================================
+#
+# Where the other programs keep what they know, and how a file is known by its content.
+
 
 READERS: Final[dict[str, Callable[[Path, str, SourceContext], Iterator[SourceItem]]]] = {
     "claude-memory-layer": read_claude_memory_layer,
@@ -4986,7 +5024,7 @@ def _identify_object(value: Json) -> str:
     return "claude-code" if kind == "summary" and "leafUuid" in value else ""
 
 
-# === 7. Ranking ==============================================================
+# === 14. Candidates ==========================================================
 #
 # Two lanes propose memories: words (FTS5, one query per word) and meaning (vectors). What a
 # memory says is often only clear from what was said just before it, so a memory also gets part
@@ -5409,6 +5447,11 @@ def _spread(values: FloatArray) -> FloatArray:
     return stretched
 
 
+# === 15. Ranking =============================================================
+#
+# The candidates are read and compared piece by piece; all signals are mixed, copies folded.
+
+
 @dataclass(frozen=True, slots=True)
 class Read:
     """What was read of a memory."""
@@ -5674,7 +5717,7 @@ def _is_copy(one: Read, other: Read, words: dict[int, frozenset[str]], i: int, j
     return one.is_tool or set(_NUMBER.findall(one.text)) == set(_NUMBER.findall(other.text))
 
 
-# === 8. Rendering ============================================================
+# === 16. Rendering ===========================================================
 #
 # Results as Markdown for the model, as lines for a terminal, and as JSON for scripts.
 # Transcripts are not trusted: whatever they hold stays inside its quote, table cell or
@@ -5941,7 +5984,9 @@ def limit_reply(text: str, limit: int = MAX_REPLY_CHARS) -> str:
     return text[: find_cut(text, limit - len(closing))] + closing
 
 
-# --- Markdown for the model ---
+# === 17. Rendering for the model =============================================
+#
+# The replies of the tools: Markdown in which no text of a memory can pass for ours.
 
 
 def render_search(result: SearchResult, zone: tzinfo | None) -> str:
@@ -6302,7 +6347,9 @@ def render_stats(stats: Stats, zone: tzinfo | None, now: datetime) -> str:
     return limit_reply("\n".join([*lines, *_after_blank(_render_notes(stats.notes))]))
 
 
-# --- Lines for a terminal ---
+# === 18. Rendering for people and scripts ====================================
+#
+# The same as lines for a terminal and as JSON.
 
 
 def _paint(colour: bool) -> Callable[[str, str], str]:
@@ -6548,7 +6595,7 @@ def stats_as_json(stats: Stats) -> Mapping[str, Any]:
     }
 
 
-# === 9. Places and settings ==================================================
+# === 19. Places and settings =================================================
 #
 # Where files live, per platform. Home, environment and platform are arguments, so that each
 # system's rules can be tried on any other.
@@ -6845,7 +6892,7 @@ def frozen_folder() -> Path | None:
     return Path(folder) if folder else None
 
 
-# === 10. Embedding ===========================================================
+# === 20. Embedding ===========================================================
 #
 # A model is a model2vec folder: a table with one vector per word piece, and a tokenizer. The
 # vector of a text is the mean of its pieces' vectors, scaled to length 1, so that the scalar
@@ -7255,7 +7302,7 @@ def pack_bits(vectors: FloatArray) -> list[bytes]:
     return [row.tobytes() for row in packed]
 
 
-# === 11. Store ===============================================================
+# === 21. Schema and packing ==================================================
 #
 # One SQLite file. `memory` holds the text, compressed; `memory_fts` (words), `memory_vec` (the
 # signs of the vectors) and `vector` (the vectors) index it, all changed in one transaction.
@@ -7265,7 +7312,7 @@ def pack_bits(vectors: FloatArray) -> list[bytes]:
 # `origin` maps the hash of everything that a memory can come again as (the uuid of a line, the
 # id of an API message, its text within its session) to the memory; 0 means forgotten.
 #
-# All SQL is in this section. To change the schema, append one script to MIGRATIONS.
+# To change the schema, append one script to MIGRATIONS.
 
 PARTS_PER_MEMORY: Final = 16
 FORGOTTEN: Final = 0
@@ -7419,6 +7466,12 @@ def unpack_text(packed: bytes) -> Redacted:
 def _check_bytes(raw: bytes) -> bytes:
     """Return what tells of all but one in 65,536 changes: a bad disk or a bad copy makes them."""
     return (zlib.crc32(raw) & 0xFFFF).to_bytes(2, "big")
+
+
+# === 22. Store ===============================================================
+#
+# One connection and everything that is asked of it. All SQL is in this class, the schema above it
+# and, where the file is damaged, in the section below.
 
 
 @dataclass(frozen=True, slots=True)
@@ -8634,6 +8687,11 @@ def _parse_numbers(text: str | None) -> IntArray:
     return np.fromstring(text or "", np.int64, sep=",")
 
 
+# === 23. Damaged stores ======================================================
+#
+# What can still be read of a store whose bytes are damaged, down to single pages.
+
+
 def copy_readable(damaged: Path, store: Store) -> tuple[int, set[str]]:
     """Copy what can be read of a damaged store's text into an empty one.
 
@@ -8901,7 +8959,7 @@ def _read_despite_damage(
         step *= 2  # until a row is read
 
 
-# === 12. Preparing texts =====================================================
+# === 24. Preparing texts =====================================================
 #
 # What is stored of a text is made from the text alone: filtered, packed, split into parts, each
 # part turned into words and a vector. That is most of the work of an import, so `sync` shares it
@@ -9092,7 +9150,7 @@ def serve_as_helper(source: BinaryIO, target: BinaryIO) -> None:
         target.flush()
 
 
-# === 13. Import ==============================================================
+# === 25. Import ==============================================================
 #
 # Find what is new, parse, drop what is known, filter, split, embed, write. Work goes in
 # batches; each is one short transaction that also notes how far the files were read, so a kill
@@ -9998,7 +10056,7 @@ def describe_cowork_session(path: Path, parser: TranscriptParser) -> None:
             return
 
 
-# === 14. Recall ==============================================================
+# === 26. Recall ==============================================================
 #
 # The four operations behind the four tools, and the thread that reads what is new while they
 # are asked. Before each answer the transcripts' folders are looked at: a small change is read
@@ -10769,7 +10827,7 @@ def store_size(folder: Path) -> int:
     return total
 
 
-# === 15. Care ================================================================
+# === 27. Care ================================================================
 #
 # What a person does with the memories themselves: make the indexes again, forget, export.
 
@@ -11054,7 +11112,7 @@ def render_export(memory: Memory, aliases: Sequence[tuple[str, str]], format: st
     return f"{head}{fence}\n{show_text(memory.content).rstrip()}\n{fence}\n\n"
 
 
-# === 16. Browse page =========================================================
+# === 28. Browse page: style and frame ========================================
 #
 # One HTML file to look through the memories, made anew by each `browse`. It works from disk,
 # loads nothing and sends nothing: its policy allows one style and one script, by their
@@ -11464,7 +11522,10 @@ _PAGE_FRAME: Final = r"""<template id="icons">
 <noscript><p class="empty">This page needs JavaScript to show the memories it holds. It loads nothing from anywhere.</p></noscript>
 """
 
-# --- The page's script ---
+# === 29. Browse page: script =================================================
+#
+# All of it in one text, for one file without network.
+
 _PAGE_SCRIPT: Final = r"""
 "use strict";
 (() => {
@@ -12794,7 +12855,9 @@ start().catch((error) => { $("hero").textContent = say("broken"); throw error; }
 })();
 """
 
-# --- Writing the page ---
+# === 30. Browse page: writing ================================================
+#
+# The memories, packed into the page as the script unpacks them.
 
 
 class _Packer:
@@ -12990,7 +13053,7 @@ def write_browse(
     return count
 
 
-# === 17. MCP server ==========================================================
+# === 31. Tools of the MCP server =============================================
 #
 # Four tools and two prompts on stdin and stdout. The SDK's low-level `Server` speaks the
 # protocols, so that capabilities, errors and schemas are ours to word; the pipe is ours
@@ -13702,7 +13765,9 @@ def _set_up_logging() -> None:
     )
 
 
-# --- The pipe ---
+# === 32. MCP server ==========================================================
+#
+# JSON-RPC on stdin and stdout, one thread for each call, and an end when the client is gone.
 
 
 def take_wire() -> tuple[BinaryIO, BinaryIO]:
@@ -14107,7 +14172,7 @@ def _run_server(recall: _SharedRecall, conversation: Conversation) -> None:
     asyncio.run(server.run(conversation, conversation, options))
 
 
-# === 18. Editing configs =====================================================
+# === 33. Editing configs =====================================================
 #
 # Other programs' configs are edited as text: one span is inserted, replaced or cut, and every
 # other byte stays. That keeps comments, the order of keys, and numbers as they are spelled
@@ -14863,7 +14928,7 @@ def _hook_outline(text: str) -> Any:
     return outline
 
 
-# === 19. Clients' configs ====================================================
+# === 34. Clients' configs ====================================================
 #
 # Which programs we know, where they keep their configs, and how a config file is changed with
 # care: a backup beside it before the first change, a temporary file in the same folder, synced
@@ -15755,7 +15820,7 @@ def _stop(child: subprocess.Popen[bytes], patience_seconds: float) -> None:
         child.wait(3)
 
 
-# === 20. Doctor ==============================================================
+# === 35. Doctor ==============================================================
 #
 # What can be wrong on a machine, each as one Check: a sentence, what to do, and a repair where
 # there is one. The functions here only judge; what they judge is read elsewhere and passed in.
@@ -16054,7 +16119,7 @@ def fix_all(checks: Sequence[Check]) -> list[Check]:
     return results
 
 
-# === 21. Demo ================================================================
+# === 36. Demo ================================================================
 DEMO_SESSIONS: Final = (
     (
         "harbor-api", "Invoices arrive twice",
@@ -16137,7 +16202,7 @@ def write_demo(folder: Path) -> None:
         )
 
 
-# === 22. Command line ========================================================
+# === 37. Commands ============================================================
 #
 # The only section that prints. `build_parser` describes; each `command_*` does its work and
 # returns an exit code; `main` turns errors into one line.
@@ -16488,6 +16553,12 @@ def command_forget(args: argparse.Namespace) -> int:
         f"Forgotten: {count_of(len(doomed.rows), 'memory', 'memories')}. They will not be imported again.",
     )
     return 0
+
+
+def ask(question: str) -> str:
+    """Return what a person types; at the end of input, "n"."""
+    print(question, end="", flush=True)
+    return sys.stdin.readline() or "n"
 
 
 def ask_what_to_forget(memories: Memories) -> ForgetChoice:
@@ -16906,7 +16977,9 @@ def show_an_answer(args: argparse.Namespace, memories: Memories) -> None:
     command_demo(args)
 
 
-# --- The parser ---
+# === 38. Command line ========================================================
+#
+# What can be typed, and `main`, which turns errors into one line and an exit code.
 
 
 def build_parser() -> argparse.ArgumentParser:
@@ -17209,12 +17282,6 @@ def command_welcome(args: argparse.Namespace, parser: argparse.ArgumentParser) -
     if owns_console():
         ask("Press Enter to close this window. ")
     return 0
-
-
-def ask(question: str) -> str:
-    """Return what a person types; at the end of input, "n"."""
-    print(question, end="", flush=True)
-    return sys.stdin.readline() or "n"
 
 
 def owns_console() -> bool:
