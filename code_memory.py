@@ -9398,6 +9398,46 @@ class _Batch:
     helper: Helper | None = None  # that prepares it
 
 
+@dataclass(slots=True)
+class _Reading:
+    """A transcript on the way through it."""
+
+    found: FoundTranscript
+    size: int
+    mtime: int  # nanoseconds
+    position: int  # bytes read, up to the end of a line
+    session_id: str
+    skipped_before: int  # lines, by earlier imports
+    skipped: Counter[str] = field(default_factory=Counter)
+
+    def count_skipped(self, reason: str) -> None:
+        self.skipped[reason] += 1
+
+    def as_state(self, file: BinaryIO, finished: bool) -> TranscriptState:
+        """Return how far it is read; its size is that of a file that is read only at its end."""
+        return TranscriptState(
+            self.found.key,
+            self.found.source,
+            self.session_id,
+            self.size if finished else -1,
+            self.mtime,
+            self.position,
+            hash_tail(file, self.position),
+            self.skipped_before + self.skipped.total(),
+        )
+
+
+def _begin_reading(
+    found: FoundTranscript, state: TranscriptState | None, file: BinaryIO
+) -> _Reading:
+    """Go on where the last import ended; from the start in a file that shrank or was replaced."""
+    status = os.fstat(file.fileno())
+    size, mtime = status.st_size, status.st_mtime_ns
+    if state and state.position <= size and hash_tail(file, state.position) == state.tail:
+        return _Reading(found, size, mtime, state.position, state.session_id, state.skipped)
+    return _Reading(found, size, mtime, 0, "", 0)
+
+
 class Importer:
     """Reads sources into a store. Used by one thread, under the ImportLock."""
 
@@ -9489,54 +9529,24 @@ class Importer:
     ) -> None:
         parser = build_parser_for(Path(found.path), found.source)
         parser.is_excluded = self.settings.excludes
-        skipped: Counter[str] = Counter()
         with open(found.path, "rb") as file:
-            status = os.fstat(file.fileno())
-            start = state.position if state else 0
-            if start and (
-                status.st_size < start or hash_tail(file, start) != (state and state.tail)
-            ):
-                start, state = 0, None  # shrunk or replaced: what was known is known by its ids
+            reading = _begin_reading(found, state, file)
+            start = reading.position
             if self.settings.excluded_projects and not parser.project_fixed:
                 parser.project = read_first_cwd(file) or parser.project
-                file.seek(start)
-            position, session_id = start, state.session_id if state else ""
-            reported = 0
-
-            def note_state(finished: bool) -> None:
-                # Until the end is reached, the size is noted as what was read, so that the
-                # file counts as unread.
-                nonlocal reported
-                count, reported = skipped.total() - reported, skipped.total()
-                self._states.append(
-                    TranscriptState(
-                        found.key,
-                        found.source,
-                        session_id,
-                        status.st_size if finished else -1,
-                        status.st_mtime_ns,
-                        position,
-                        hash_tail(file, position),
-                        (state.skipped if state else 0) + count,
-                    )
-                )
-
-            def count_skipped(reason: str) -> None:
-                skipped[reason] += 1
-
-            for end, objects in read_lines(file, start, count_skipped):
+            for end, objects in read_lines(file, start, reading.count_skipped):
                 items = [item for line in objects for item in parser.parse_line(line)]
                 if self._is_full(items):
                     here = file.tell()
-                    note_state(False)
+                    self._states.append(reading.as_state(file, finished=False))
                     self.flush(report)
                     file.seek(here)
                     if should_stop():
                         report.finished = False
                         break
-                position = end
+                reading.position = end
                 for item in items:
-                    session_id = session_id or item.session_id
+                    reading.session_id = reading.session_id or item.session_id
                     self._take(item)
                 if self.settings.keep_lines:
                     self._lines += [
@@ -9545,10 +9555,10 @@ class Importer:
                         if not parser.excludes(line)
                     ]
             else:
-                note_state(True)
+                self._states.append(reading.as_state(file, finished=True))
         report.files += 1
-        report.bytes += position - start
-        report.skipped += skipped
+        report.bytes += reading.position - start
+        report.skipped += reading.skipped
 
     def _is_full(self, items: Sequence[Draft | SessionDraft] = ()) -> bool:
         """Say whether a batch ends before some items.
