@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from conftest import FakeEmbedder, Transcript
+from conftest import FakeEmbedder, Transcript, wait_until
 
 import code_memory as cm
 
@@ -176,6 +176,20 @@ def test_work_of_a_helper_that_is_gone_is_done_here(
 def test_no_helper_where_none_can_be_started() -> None:
     with pytest.raises(cm.HelperError, match="No helper could be started"):
         cm.Helper(["/no/such/program"], cm.Settings(), None)
+
+
+def test_reading_in_the_background_starts_no_helper(
+    transcript: Begin, memories: cm.Memories, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refuse(*_: object) -> None:
+        raise AssertionError("a helper was started")
+
+    monkeypatch.setattr(cm, "HELPERS_FROM_BYTES", 0)
+    monkeypatch.setattr(cm, "Helper", refuse)
+    transcript().prompt("pier")
+    memories.start()
+    wait_until(lambda: memories.search(cm.SearchQuery("pier")).hits, "the prompt")
+    assert memories._problem == ""
 
 
 def children_of(pid: int) -> set[int]:
