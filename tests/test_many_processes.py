@@ -67,6 +67,8 @@ def test_servers_sync_and_forget_under_load(
             t.prompt(f"pier {t.session_id} {turn} in the fog")
     clients = [connect() for _ in range(SERVERS)]
     stop, errors, waits = threading.Event(), list[str](), list[float]()
+    starts = list[float]()  # of each server's first call, which also waits for the model
+    answered = set[Client]()
     forgotten: list[str] = []
     written = {f"pier {t.session_id} {turn} in the fog" for t in transcripts for turn in range(60)}
     calls = 0
@@ -92,7 +94,8 @@ def test_servers_sync_and_forget_under_load(
             except Exception as error:
                 errors.append(f"{kind}: {error!r}")
                 return
-            waits.append(time.monotonic() - start)
+            (waits if client in answered else starts).append(time.monotonic() - start)
+            answered.add(client)
             text = result["content"][0]["text"]
             calls += 1
             if result.get("isError"):
@@ -144,7 +147,7 @@ def test_servers_sync_and_forget_under_load(
         thread.join(WAIT)
     assert errors == []
     waits.sort()
-    print(f"\n{calls} calls, p50 {waits[len(waits) // 2]:.3f} s, p95 {waits[len(waits) * 95 // 100]:.3f} s, longest {waits[-1]:.3f} s; {len(holders)} importers seen, {len(forgotten)} forgets")  # fmt: skip
+    print(f"\n{calls} calls, p50 {waits[len(waits) // 2]:.3f} s, p95 {waits[len(waits) * 95 // 100]:.3f} s, longest {waits[-1]:.3f} s; first ones at most {max(starts):.3f} s; {len(holders)} importers seen, {len(forgotten)} forgets")  # fmt: skip
     assert waits[-1] < LONGEST_WAIT
     for client in clients:
         assert client.end() == 0
