@@ -682,6 +682,30 @@ _STOP_RUNS: Final = lazy_pattern(
     )
 )
 
+# Words and endings that every text of a language is full of. They cannot be cut out of a query,
+# as the stop-words of English are, but their common direction can be taken from its vectors.
+_KOREAN_GRAMMAR: Final = (
+    "이 가 은 는 을 를 에 에서 의 로 으로 와 과 도 다 고 요 하다 했다 합니다 했습니다 있습니다 입니다 "
+    "것 수 때 그 때문에 하지만 그리고"
+)
+_JAPANESE_GRAMMAR: Final = (
+    "の は が を に で と も へ から まで です ます でした ました する した して いる ある こと もの "
+    "これ それ ので けど そして"
+)
+_CHINESE_GRAMMAR: Final = "的 了 是 在 和 有 我 他 不 这 那 就 也 都 很 要 会 可以 一个 我们 因为 但是 吗 呢 把 被 对 从 到"
+_HANGUL: Final = lazy_pattern("[\uac00-\ud7a3]")
+_KANA: Final = lazy_pattern("[\u3041-\u30ff]")
+
+
+def grammar_words(text: str) -> str:
+    """Return the grammar words of the language of a text; of English and others none."""
+    if not _CJK_RUN.search(text):
+        return ""
+    if _HANGUL.search(text):
+        return _KOREAN_GRAMMAR
+    return _JAPANESE_GRAMMAR if _KANA.search(text) else _CHINESE_GRAMMAR
+
+
 # More words than these make a search slower and not better: the rarest-looking are kept.
 MAX_QUERY_TERMS: Final = 32
 # A whole log may be pasted as a query; its beginning and its end say what it is.
@@ -5053,12 +5077,27 @@ DATE_WEIGHT: Final = 0.35
 QUESTION_PENALTY: Final = 0.08
 # What tools print holds every word sooner or later.
 TOOL_PENALTY: Final = 0.2
+# The share of what a query has in common with the grammar words of its language that is taken
+# from its vectors.
+GRAMMAR_LESSENED: Final = 0.75
+# How much of a code is about the query; its first lines count most. Here 1.0 would be all of it
+# against nothing of it, and real ones lie close together.
+FOCUS_WEIGHT: Final = 1.75
+FOCUS_PIECES: Final = 25
+# A text with this share of the signs of code is code.
+CODE_SIGNS: Final = "(={;_"
+CODE_SHARE: Final = 0.03
+# What is said in English to a question in Chinese, Japanese or Korean shares no word with it.
+OTHER_LANGUAGE_WEIGHT: Final = 0.1
+# A session whose best hits are many and good.
+BEST_HITS_WEIGHT: Final = 0.2
+BEST_HITS: Final = 5
 # Newer is better where all else is equal; halves every 60 days.
 RECENCY_WEIGHT: Final = 0.02
 RECENCY_HALF_LIFE_MS: Final = 60 * 86_400_000
 # From its fourth hit on, a session gives way to others.
 SESSION_HITS_FREE: Final = 3
-SESSION_HIT_PENALTY: Final = 0.02
+SESSION_HIT_PENALTY: Final = 0.05
 
 # What a memory gets of the words, and of the pieces, of those 1, 2, 3 before and after it. The
 # one before weighs more: it holds the question to which this one is the answer.
@@ -5525,6 +5564,7 @@ class _Pieces:
 
     nearest: FloatArray  # (pieces of the query, texts): cosine of the nearest piece of the text
     weights: FloatArray  # (pieces,), sum 1
+    focus: FloatArray  # (texts,): mean cosine of the text's pieces to the nearest of the query
     sketches: IntArray  # (texts, 8): MinHash of the pieces; equal texts have equal ones
 
 
@@ -5532,25 +5572,49 @@ def compare_pieces(query: str, texts: Sequence[str], embed_tokens: EmbedTokens) 
     """Return MaxSim of a query over texts, or None where the model knows no piece of it."""
     import numpy as np
 
-    pieces, rows = embed_tokens([query, *texts])
-    if not len(pieces[0]):
+    (asked, grammar, *pieces), rows = embed_tokens([query, grammar_words(query), *texts])
+    if not len(asked):
         return None
     lengths = np.maximum(np.linalg.norm(rows, axis=1), 1e-9)
-    asked = pieces[0]
-    cosines = (rows[asked] / lengths[asked, None]) @ rows.T / lengths
+    wanted, weights = rows[asked] / lengths[asked, None], lengths[asked]
+    if len(grammar):
+        wanted, common = lessen_grammar(wanted, rows[grammar].sum(axis=0))
+        weights = weights * np.clip(1 - common, 0.05, 1)
+    cosines = wanted @ rows.T / lengths
     nearest = np.zeros((len(asked), len(texts)), np.float32)
+    focus = np.zeros(len(texts), np.float32)
     sketches = np.tile(-np.arange(1, len(texts) + 1)[:, None], (1, len(_SKETCH)))
-    filled = [i for i, found in enumerate(pieces[1:]) if len(found)]
+    filled = [i for i, found in enumerate(pieces) if len(found)]
     if filled:
-        flat = np.concatenate([pieces[1 + i] for i in filled])
-        starts = np.cumsum([0] + [len(pieces[1 + i]) for i in filled[:-1]])
+        flat = np.concatenate([pieces[i] for i in filled])
+        sizes = np.array([len(pieces[i]) for i in filled])
+        starts = np.cumsum(sizes) - sizes
         near = np.maximum.reduceat(np.take(cosines, flat, axis=1), starts, axis=1)
         nearest[:, filled] = np.maximum(near, 0)
+        # Pieces count less the further on they stand, as the mean of a text says them.
+        places = np.arange(len(flat)) - np.repeat(starts, sizes)
+        shares = lengths[flat] / (1 + places / FOCUS_PIECES)
+        about = np.maximum(cosines.max(axis=0), 0)[flat] * shares
+        focus[filled] = np.add.reduceat(about, starts) / np.add.reduceat(shares, starts)
         numbers = np.arange(len(rows))
         mixed = [(numbers * factor + at) % 1_000_003 for at, factor in enumerate(_SKETCH)]
         least = np.minimum.reduceat(np.take(np.stack(mixed), flat, axis=1), starts, axis=1)
         sketches[filled] = least.T
-    return _Pieces(nearest, lengths[asked] / lengths[asked].sum(), sketches)
+    return _Pieces(nearest, weights / weights.sum(), focus, sketches)
+
+
+def lessen_grammar(vectors: FloatArray, grammar: FloatArray) -> tuple[FloatArray, FloatArray]:
+    """Return unit vectors without most of what they share with grammar words, and those shares.
+
+    What is gone made any two texts of one language alike, and hid those of another.
+    """
+    import numpy as np
+
+    direction = grammar / max(float(np.linalg.norm(grammar)), 1e-9)
+    shares = vectors @ direction
+    left = vectors - np.float32(GRAMMAR_LESSENED) * np.outer(shares, direction)
+    units: FloatArray = left / np.maximum(np.linalg.norm(left, axis=1, keepdims=True), 1e-9)
+    return units, shares
 
 
 @dataclass(frozen=True, slots=True)
@@ -5596,12 +5660,17 @@ def rank(
     known = np.array([memory in read for memory in memories])
     if compared is not None:
         scores += PIECES_WEIGHT * _score_pieces(compared, candidates, around, list(read))
+        scores += FOCUS_WEIGHT * _score_focus(compared, memories, read)
+    asks_in_cjk = grammar_words(parsed.text) != ""
     for i, memory in enumerate(memories):
         if memory in read:
             scores[i] -= QUESTION_PENALTY * read[memory].asks
+            if asks_in_cjk and not (read[memory].is_tool or _CJK_RUN.search(read[memory].text)):
+                scores[i] += OTHER_LANGUAGE_WEIGHT
             scores[i] -= TOOL_PENALTY * read[memory].is_tool
     ages = np.maximum(0, now - around.times[candidates.places])
     scores += RECENCY_WEIGHT * 0.5 ** (ages / RECENCY_HALF_LIFE_MS)
+    scores += BEST_HITS_WEIGHT * _score_best_hits(scores, around.sessions[candidates.places])
     scores[~known] -= 10
     _let_others_pass(scores, around.sessions[candidates.places])
     order = np.argsort(-scores, kind="stable").tolist()
@@ -5641,6 +5710,44 @@ def _score_pieces(
         return np.zeros(len(scores), np.float32)
     stretched: FloatArray = np.clip((scores - known.min()) / (known.max() - known.min()), 0, 1)
     return stretched
+
+
+def _score_focus(
+    compared: _Pieces, memories: Sequence[int], read: Mapping[int, Read]
+) -> FloatArray:
+    """Return how much more of each code than of the others is about the query; 0 for prose.
+
+    Code says in a few lines what it does, so the rest tells whether it does something else.
+    """
+    import numpy as np
+
+    column = {memory: at for at, memory in enumerate(read)}
+    shares = np.zeros(len(memories), np.float32)  # how much it is code
+    focus = np.zeros(len(memories), np.float32)
+    for i, memory in enumerate(memories):
+        text = read[memory].text if memory in read and not read[memory].is_tool else ""
+        if "(" in text:
+            signs = sum(map(text.count, CODE_SIGNS))
+            shares[i] = min(1.0, signs / (CODE_SHARE * len(text)))
+            focus[i] = compared.focus[column[memory]]
+    mean = (shares * focus).sum() / max(float(shares.sum()), 1e-9)
+    more: FloatArray = shares * (focus - mean)
+    return more
+
+
+def _score_best_hits(scores: FloatArray, sessions: IntArray) -> FloatArray:
+    """Return, for each candidate, the mean score of its session's BEST_HITS best ones."""
+    import numpy as np
+
+    hits: dict[int, int] = {}
+    sums: dict[int, float] = {}
+    owners = sessions.tolist()
+    values = scores.tolist()
+    for i in (-scores).argsort(kind="stable").tolist():
+        hits[owners[i]] = hits.get(owners[i], 0) + 1
+        if hits[owners[i]] <= BEST_HITS:
+            sums[owners[i]] = sums.get(owners[i], 0.0) + values[i] / BEST_HITS
+    return np.array([sums[owner] for owner in owners], np.float32)
 
 
 def _let_others_pass(scores: FloatArray, sessions: IntArray) -> None:
@@ -10581,7 +10688,10 @@ class Memories:
             notes.append(problem)
         if problem or self.embedder is None or not store.vector_model()[0]:
             return score_parts(None, {})
-        vector = self.embedder.embed([text])
+        words = grammar_words(text)
+        vector = self.embedder.embed([text, words] if words else [text])
+        if words:
+            vector, _ = lessen_grammar(vector[:1], vector[1])
         rows = self._find_nearest(store, pack_bits(vector)[0], allowed)
         return score_parts(vector[0], store.part_vectors(rows))
 

@@ -20,6 +20,7 @@ from code_memory import (
     collect_words,
     compare_pieces,
     find_date,
+    lessen_grammar,
     match_dates,
     measure_rarity,
     parse_query,
@@ -182,6 +183,38 @@ def test_tools_come_after_answers_that_say_the_same() -> None:
     assert search(texts, "pytest fails tests", tools=frozenset({1}))[0].memory == 2
 
 
+def test_of_two_codes_the_one_that_is_about_it_wins() -> None:
+    rest = " ".join(f"step_{n} ( q )" for n in range(40))
+    texts = [f"def walrus ( q ) = {{ {rest} }}", "def walrus ( q ) = { q }", "a walrus of a day"]
+    ranked = [r.memory for r in search(texts, "walrus")]
+    assert ranked.index(2) < ranked.index(1)
+
+
+def test_of_equals_the_session_with_more_good_hits_comes_first() -> None:
+    texts = [
+        "walrus exporter stalls",
+        "lunch",
+        "walrus exporter hangs",
+        "the walrus exporter again",
+    ]
+    assert search(texts, "walrus exporter", sessions=[1, 1, 2, 2])[0].memory != 1
+
+
+def test_an_english_answer_is_not_lost_behind_noise_in_the_language_of_the_question() -> None:
+    meaning = (np.array([1, 2]), np.array([0.5, 0.5], np.float32))
+    texts = ["점심은 맛있었다", "the socket was closed"]
+    assert search(texts, "연결이 끊어짐", meaning=meaning)[0].memory == 2
+
+
+def test_lessen_grammar() -> None:
+    vectors = np.array([[1.0, 0.0], [0.6, 0.8], [0.0, 1.0]], np.float32)
+    lessened, shares = lessen_grammar(vectors, np.array([0.0, 5.0], np.float32))
+    assert shares == pytest.approx([0.0, 0.8, 1.0])
+    assert lessened[0] == pytest.approx([1.0, 0.0])
+    assert lessened[1] == pytest.approx(np.array([0.6, 0.2]) / np.hypot(0.6, 0.2))
+    assert np.linalg.norm(lessened, axis=1) == pytest.approx([1.0, 1.0, 1.0])
+
+
 def test_near_duplicates_are_folded() -> None:
     long = "please run all of the tests again and tell me which of them fail today"
     ranked = search([long, "run a marathon", long + " ok"], "run tests")
@@ -240,3 +273,4 @@ def test_compare_pieces_with_empty_texts() -> None:
     compared = compare_pieces("a b", ["", "a", ""], embed_tokens)
     assert compared is not None
     assert compared.nearest.tolist() == [[0, 1, 0], [0, 0, 0]]
+    assert compared.focus.tolist() == [0, 1, 0]

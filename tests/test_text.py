@@ -13,6 +13,7 @@ from code_memory import (
     best_passage,
     fold,
     fts_query,
+    grammar_words,
     index_text,
     match_phrases,
     match_terms,
@@ -280,3 +281,19 @@ def test_best_passage_cuts_between_characters(unit: str, room: int) -> None:
     rest = shown.replace("**", "").replace("queue", "").strip("…")
     assert len(rest) <= 2 * room + len(unit)
     assert rest.replace(unit, "") in ("", "漢", "字", "字漢")
+
+
+@pytest.mark.parametrize(
+    ("text", "word"),
+    [
+        ("왜 connection이 끊어졌나", "했습니다"),
+        ("接続が切れた原因", "でした"),
+        ("连接为什么断开", "因为"),
+    ],
+)
+def test_grammar_words_are_of_the_language_of_the_text(text: str, word: str) -> None:
+    assert word in grammar_words(text)
+
+
+def test_english_has_no_grammar_words() -> None:
+    assert grammar_words("why was the connection closed? Étude") == ""
