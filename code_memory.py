@@ -7423,6 +7423,7 @@ def pack_bits(vectors: FloatArray) -> list[bytes]:
 
 PARTS_PER_MEMORY: Final = 16
 FORGOTTEN: Final = 0
+BUSY_SECONDS: Final = 10  # how long one waits while another process writes
 
 MIGRATIONS: Final = (
     """
@@ -7733,7 +7734,8 @@ class Store:
         return self._connect_read_only(apsw)
 
     def _refuse_strangers(self, db: Any) -> None:
-        if not db.pragma("user_version") and db.execute("SELECT 1 FROM sqlite_master").fetchall():
+        # In this order: another process may give it tables and version, in one transaction, now.
+        if db.execute("SELECT 1 FROM sqlite_master").fetchall() and not db.pragma("user_version"):
             raise StoreError(f"{self.path} is a database of another program.")
 
     def _connect_read_only(self, apsw: Any) -> Any:
@@ -7752,7 +7754,7 @@ class Store:
         return db
 
     def _prepare(self, db: Any) -> None:
-        db.set_busy_timeout(10_000)
+        db.set_busy_timeout(BUSY_SECONDS * 1_000)
         db.enable_load_extension(True)
         db.load_extension(find_vec_extension())
         db.enable_load_extension(False)
@@ -7764,8 +7766,16 @@ class Store:
         """Use WAL, so that reading and writing do not wait for each other, where it works."""
         import apsw
 
+        end = time.monotonic() + BUSY_SECONDS
         try:
-            mode = db.pragma("journal_mode", "wal")
+            while True:
+                try:
+                    mode = db.pragma("journal_mode", "wal")
+                    break
+                except apsw.BusyError:  # of several that switch at once, SQLite lets none wait
+                    if time.monotonic() > end:
+                        raise
+                    time.sleep(0.01)
         except (apsw.IOError, apsw.CantOpenError, apsw.ProtocolError):
             mode = "?"
         if mode != "wal":
@@ -10188,7 +10198,7 @@ MODEL_SECONDS: Final = 3.0
 # A change of more bytes is not waited for.
 READ_AT_ONCE_BYTES: Final = 4_000_000
 # Until a server looks again that has much to read.
-BUSY_SECONDS: Final = 5.0
+LOOK_AGAIN_SECONDS: Final = 5.0
 # How long reading may keep the interpreter from a search that wants it; Python's own is 5 ms.
 SWITCH_SECONDS: Final = 0.0005
 # How often a server looks by itself.
@@ -10523,7 +10533,7 @@ class Memories:
                 if unread <= READ_AT_ONCE_BYTES:
                     self._settled.wait(READ_SECONDS)
                 else:  # it is read in its order, whatever else there is to see
-                    self._looked = end + BUSY_SECONDS
+                    self._looked = end + LOOK_AGAIN_SECONDS
                 until = start + FIRST_READ_SECONDS
                 while store.is_empty() and time.monotonic() < until:
                     if self._settled.wait(0.05):

@@ -522,7 +522,7 @@ class TestBrowser:
         chrome.press("/")
         assert chrome.value("document.activeElement.id") == "query"
         chrome.press(*"twice")
-        wait_for_status(chrome, "14 memories in 6 sessions")
+        wait_for_status(chrome, "12 memories in 6 sessions")
         chrome.press("Down")
         assert chrome.value("document.activeElement.className") == "row"
         chrome.press("j")

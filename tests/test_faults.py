@@ -17,7 +17,7 @@ from collections import Counter
 from collections.abc import Callable, Iterator
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, NoReturn
 
 import apsw
 import pytest
@@ -80,16 +80,21 @@ def check_whole(home: Path) -> None:
         store.close()
 
 
+def run_and_exit(work: Callable[[], object]) -> NoReturn:
+    """Do work in a child process that was forked, and end it."""
+    try:
+        work()
+    except BaseException as error:
+        os.write(2, f"{error!r}\n".encode())
+        os._exit(3)
+    os._exit(0)
+
+
 def run_until_killed(work: Callable[[], object], delay: float | None) -> bool:
     """Do work in a child process, killed after a delay; return whether it was killed in the midst."""
     child = os.fork()
     if child == 0:
-        try:
-            work()
-        except BaseException as error:
-            os.write(2, f"{error!r}\n".encode())
-            os._exit(3)
-        os._exit(0)
+        run_and_exit(work)
     if delay is not None:
         time.sleep(delay)
         os.kill(child, signal.SIGKILL)
@@ -263,6 +268,87 @@ def test_cut_wal_loses_at_most_what_is_read_again(transcript: Begin, home: Path)
         sync_home(home)
         assert contents(home) == Counter(expected), cut
         check_whole(home)
+
+
+def prepare_store(path: Path, state: str) -> None:
+    """Leave a store as a program of before left it."""
+    if state == "not there":
+        return
+    child = os.fork()
+    if child == 0:
+        store = cm.Store(path)
+        for number in range(20):
+            with store.writing():
+                store.set_meta(f"before {number}", "x" * 500)
+        if state == "not in WAL mode":
+            store.db.pragma("journal_mode", "delete")
+        os.kill(os.getpid(), signal.SIGKILL)  # which leaves what is in the WAL there
+    os.waitpid(child, 0)
+    if state == "without shared memory":
+        Path(f"{path}-shm").unlink()
+
+
+@posix
+@pytest.mark.parametrize(
+    "rounds",
+    [pytest.param(6, id="6 times"), pytest.param(60, id="60 times", marks=pytest.mark.slow)],
+)
+@pytest.mark.parametrize(
+    "state",
+    [
+        "not there",
+        "left by a kill",
+        "without shared memory",
+        "not in WAL mode",
+        "of an older schema",
+    ],
+)
+def test_many_open_it_at_the_same_moment(
+    state: str, rounds: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """None is refused, whoever makes, switches, upgrades or mends it, and whoever is killed."""
+    rng = random.Random(rounds)
+    prepared = tmp_path / "prepared" / cm.STORE_FILE
+    prepare_store(prepared, state)
+    if state == "of an older schema":
+        monkeypatch.setattr(cm, "MIGRATIONS", (*cm.MIGRATIONS, ADDED))
+    for round in range(rounds):
+        path = tmp_path / str(round) / cm.STORE_FILE
+        if prepared.exists():
+            shutil.copytree(prepared.parent, path.parent)
+
+        def work(name: str, path: Path = path) -> None:
+            store = cm.Store(path)
+            with store.writing():
+                store.set_meta(name, 1)
+            assert store.uses_wal(), store.notes
+            assert store.notes == []
+            store.close()
+
+        waiting, go = os.pipe()
+        children = []
+        for number in range(5):
+            children.append(os.fork())
+            if children[-1] == 0:
+                os.close(go)
+                os.read(waiting, 1)  # ends for all of them at once
+                run_and_exit(partial(work, f"opened by {number}"))
+        os.close(waiting)
+        os.close(go)
+        if round % 2:
+            time.sleep(rng.uniform(0, 0.02))
+            os.kill(children[0], signal.SIGKILL)
+        ended = [os.waitpid(child, 0)[1] for child in children]
+        assert ended[1:] == [0, 0, 0, 0]
+        assert ended[0] in (0, signal.SIGKILL)
+        store = cm.Store(path)
+        for number in range(1, 5):
+            assert store.meta(f"opened by {number}") == 1
+        assert (store.meta("before 19") is None) == (state == "not there")
+        assert store.check() == []
+        assert store.db.pragma("user_version") == len(cm.MIGRATIONS)
+        store.close()
+        shutil.rmtree(path.parent)
 
 
 def make_empty(home: Path) -> Path:
