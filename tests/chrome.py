@@ -60,6 +60,8 @@ class Chrome:
             wanted = {"goog:chromeOptions": options, "goog:loggingPrefs": {"browser": "ALL"}}
             answer = self._send("POST", "/session", {"capabilities": {"alwaysMatch": wanted}})
             self._session = f"/session/{answer['sessionId']}"
+            # What is looked for may be on its way: the page draws a part at a time.
+            self._ask("/timeouts", {"implicit": WAIT * 1000})
             self.set_view(width, height, dark)
         except BaseException:
             self.close()
