@@ -5090,14 +5090,14 @@ CODE_SHARE: Final = 0.03
 # What is said in English to a question in Chinese, Japanese or Korean shares no word with it.
 OTHER_LANGUAGE_WEIGHT: Final = 0.1
 # A session whose best hits are many and good.
-BEST_HITS_WEIGHT: Final = 0.2
+BEST_HITS_WEIGHT: Final = 0.15
 BEST_HITS: Final = 5
 # Newer is better where all else is equal; halves every 60 days.
 RECENCY_WEIGHT: Final = 0.02
 RECENCY_HALF_LIFE_MS: Final = 60 * 86_400_000
 # From its fourth hit on, a session gives way to others.
 SESSION_HITS_FREE: Final = 3
-SESSION_HIT_PENALTY: Final = 0.05
+SESSION_HIT_PENALTY: Final = 0.02
 
 # What a memory gets of the words, and of the pieces, of those 1, 2, 3 before and after it. The
 # one before weighs more: it holds the question to which this one is the answer.
@@ -5660,7 +5660,8 @@ def rank(
     known = np.array([memory in read for memory in memories])
     if compared is not None:
         scores += PIECES_WEIGHT * _score_pieces(compared, candidates, around, list(read))
-        scores += FOCUS_WEIGHT * _score_focus(compared, memories, read)
+        if not parsed.compounds:  # a name describes nothing
+            scores += FOCUS_WEIGHT * _score_focus(compared, memories, read)
     asks_in_cjk = grammar_words(parsed.text) != ""
     for i, memory in enumerate(memories):
         if memory in read:
@@ -5725,10 +5726,10 @@ def _score_focus(
     shares = np.zeros(len(memories), np.float32)  # how much it is code
     focus = np.zeros(len(memories), np.float32)
     for i, memory in enumerate(memories):
-        text = read[memory].text if memory in read and not read[memory].is_tool else ""
-        if "(" in text:
+        if memory in read and not read[memory].is_tool:
+            text = read[memory].text
             signs = sum(map(text.count, CODE_SIGNS))
-            shares[i] = min(1.0, signs / (CODE_SHARE * len(text)))
+            shares[i] = min(1.0, signs / (CODE_SHARE * max(1, len(text))))
             focus[i] = compared.focus[column[memory]]
     mean = (shares * focus).sum() / max(float(shares.sum()), 1e-9)
     more: FloatArray = shares * (focus - mean)
@@ -5736,18 +5737,23 @@ def _score_focus(
 
 
 def _score_best_hits(scores: FloatArray, sessions: IntArray) -> FloatArray:
-    """Return, for each candidate, the mean score of its session's BEST_HITS best ones."""
+    """Return, for each candidate, the mean score of its session's BEST_HITS best ones.
+
+    The hits after those get less and less of it, so that they do not flood the list.
+    """
     import numpy as np
 
+    owners, values = sessions.tolist(), scores.tolist()
+    ranks = [0] * len(owners)  # within the session
     hits: dict[int, int] = {}
     sums: dict[int, float] = {}
-    owners = sessions.tolist()
-    values = scores.tolist()
     for i in (-scores).argsort(kind="stable").tolist():
-        hits[owners[i]] = hits.get(owners[i], 0) + 1
-        if hits[owners[i]] <= BEST_HITS:
-            sums[owners[i]] = sums.get(owners[i], 0.0) + values[i] / BEST_HITS
-    return np.array([sums[owner] for owner in owners], np.float32)
+        owner = owners[i]
+        ranks[i] = hits[owner] = hits.get(owner, 0) + 1
+        if ranks[i] <= BEST_HITS:
+            sums[owner] = sums.get(owner, 0.0) + values[i] / BEST_HITS
+    means = np.array([sums[owner] for owner in owners], np.float32)
+    return means * np.clip(2 - np.array(ranks, np.float32) / BEST_HITS, 0, 1)
 
 
 def _let_others_pass(scores: FloatArray, sessions: IntArray) -> None:
