@@ -5121,8 +5121,14 @@ CANDIDATES: Final = 75
 # Characters read for one query (not ASCII: thrice), of one candidate, and of a neighbour of one.
 READ_COST: Final = 48_000
 CANDIDATE_CHARS: Final = 800
+# Of the hits shown, one in 300 was behind the last of them by more than this before it was read:
+# such candidates are not read.
+READ_MARGIN: Final = 0.2
 NEIGHBOUR_CHARS: Final = 300
 _FETCHED_AT_ONCE: Final = 64
+# Damage may leave a memory with a number beyond these; it is not ranked, rather than that a table
+# of all numbers fills the computer's memory.
+MAX_MEMORIES: Final = 1 << 26
 
 
 @dataclass(frozen=True, slots=True)
@@ -5189,77 +5195,96 @@ def collect_words(
 ) -> list[WordRows]:
     """Return the rows of each term of a query, from what its WordQueries found.
 
-    `found` holds memories (a memory may come once for each of its parts, the best counts) and,
-    of scored queries, BM25 as positive numbers. `total` is the number of rows in FTS5.
+    `found` holds memories, newest first (a memory may come once for each of its parts, the best
+    counts) and, of scored queries, BM25 as positive numbers. `total` is the number of rows in
+    FTS5.
     """
     import numpy as np
 
     words = []
     for term in (*parsed.compounds, *parsed.terms):
         rarity = measure_rarity(counts.get(term, 0), total)
-        memories = [np.zeros(0, np.int64)]
-        scores = [np.zeros(0, np.float32)]
+        lists = []
         for query, rows, values in found:
             if term in query.terms:
-                memories.append(np.asarray(rows, np.int64))
                 listed = np.full(len(rows), rarity, np.float32)
                 if values is not None:
                     listed = np.maximum(np.asarray(values, np.float32), LEAST_MENTION * rarity)
-                scores.append(listed)
-        flat, weights = np.concatenate(memories), np.concatenate(scores)
-        order = np.lexsort((-weights, flat))
-        unique, first = np.unique(flat[order], return_index=True)
+                lists.append((np.asarray(rows, np.int64)[::-1], listed[::-1]))
         is_name = term in parsed.compounds or not (term.isalpha() or term.isdigit())
-        words.append(WordRows(unique, weights[order][first], rarity, is_name))
+        words.append(WordRows(*_merge(lists, np.maximum), rarity, is_name))
     return words
+
+
+def _merge(lists: Sequence[tuple[IntArray, Any]], unite: np.ufunc) -> tuple[IntArray, Any]:
+    """Return all keys of some lists, sorted, each once, with its values united.
+
+    A list is sorted keys and their values. Sorting sorted lists takes a fraction of the time of
+    np.unique, which does not see that they are sorted.
+    """
+    import numpy as np
+
+    keys = np.concatenate([np.zeros(0, np.int64), *(keys for keys, _ in lists)])
+    values = np.concatenate([np.zeros(0, np.float32), *(values for _, values in lists)])
+    if len(lists) > 1:
+        order = np.argsort(keys, kind="stable")
+        keys, values = keys[order], values[order]
+    if not len(keys):
+        return keys, values
+    starts = np.flatnonzero(np.diff(keys, prepend=keys[0] - 1))
+    return keys[starts], unite.reduceat(values, starts)
 
 
 class Surroundings:
     """Where each memory stands in its session: what was said before and after it.
 
-    Places number all memories by session, then by time. About 32 bytes per memory; a server
+    Places number all memories by session, then by time. About 20 bytes per memory; a server
     keeps one and adds the new memories before each search.
     """
 
     def __init__(self) -> None:
         import numpy as np
 
-        self.memories: IntArray = np.zeros(0, np.int64)  # by place
-        self.sessions: IntArray = np.zeros(0, np.int64)  # by place
+        self.memories: NDArray[np.int32] = np.zeros(0, np.int32)  # by place
         self.times: IntArray = np.zeros(0, np.int64)  # by place, milliseconds
-        self._sorted: IntArray = np.zeros(0, np.int64)  # memories in order of id
-        self._places: IntArray = np.zeros(0, np.int64)  # of those
-        self.numbers: IntArray = np.zeros(0, np.int64)  # of the session, by place, without gaps
+        self.numbers: NDArray[np.int32] = np.zeros(0, np.int32)  # of the session, by place
+        self.sessions: IntArray = np.zeros(0, np.int64)  # of each number
         self.sizes: IntArray = np.zeros(0, np.int64)  # memories of each numbered session
-        self.newest = 0  # the highest id known
+        self._places: NDArray[np.int32] = np.full(1, -1, np.int32)  # by memory; the last is -1
 
-    def add(self, rows: Sequence[tuple[int, int, int]]) -> None:
-        """Add memories as (id, session, time); none may be known already."""
+    @property
+    def newest(self) -> int:
+        """The highest memory known."""
+        return len(self._places) - 2 if len(self.memories) else 0
+
+    def add(self, rows: IntArray) -> None:
+        """Add memories as (id, session, time), shape (memories, 3); none may be known already."""
         import numpy as np
 
-        if not rows:
+        rows = rows[rows[:, 0] < MAX_MEMORIES]
+        if not len(rows):
             return
-        new = np.array(rows, np.int64)
-        memories = np.concatenate([self.memories, new[:, 0]])
-        sessions = np.concatenate([self.sessions, new[:, 1]])
-        times = np.concatenate([self.times, new[:, 2]])
+        memories = np.concatenate([self.memories, rows[:, 0]], dtype=np.int32)
+        sessions = np.concatenate([self.sessions[self.numbers], rows[:, 1]])
+        times = np.concatenate([self.times, rows[:, 2]])
         order = np.lexsort((memories, times, sessions))
-        self.memories, self.sessions, self.times = memories[order], sessions[order], times[order]
-        starts = np.flatnonzero(np.diff(self.sessions, prepend=self.sessions[0] - 1))
+        self.memories, self.times, sessions = memories[order], times[order], sessions[order]
+        starts = np.flatnonzero(np.diff(sessions, prepend=sessions[0] - 1))
+        self.sessions = sessions[starts]
         self.sizes = np.diff(starts, append=len(order))
-        self.numbers = np.repeat(np.arange(len(starts)), self.sizes)
-        self._places = np.argsort(self.memories, kind="stable")
-        self._sorted = self.memories[self._places]
-        self.newest = int(self._sorted[-1])
+        self.numbers = np.repeat(np.arange(len(starts), dtype=np.int32), self.sizes)
+        self._places = np.full(int(memories.max()) + 2, -1, np.int32)
+        self._places[self.memories] = np.arange(len(order), dtype=np.int32)
 
     def find_places(self, memories: IntArray) -> IntArray:
         """Return the place of each memory, -1 for one that is not known."""
         import numpy as np
 
-        if not len(self._sorted):
-            return np.full(len(memories), -1)
-        at = np.minimum(np.searchsorted(self._sorted, memories), len(self._sorted) - 1)
-        return np.where(self._sorted[at] == memories, self._places[at], -1)
+        return self._places[np.minimum(memories, len(self._places) - 1)].astype(np.int64)
+
+    def find_sessions(self, places: IntArray) -> IntArray:
+        """Return the session at each place."""
+        return self.sessions[self.numbers[places]]
 
     def step(self, places: IntArray, by: int) -> IntArray:
         """Return the places `by` further on in the same session, -1 where it ends before."""
@@ -5270,7 +5295,7 @@ class Surroundings:
         to = places + by
         inside = (places >= 0) & (to >= 0) & (to < len(self.memories))
         to = np.clip(to, 0, len(self.memories) - 1)
-        return np.where(inside & (self.sessions[to] == self.sessions[places]), to, -1)
+        return np.where(inside & (self.numbers[to] == self.numbers[places]), to, -1)
 
 
 _MONTHS: Final = (
@@ -5404,12 +5429,14 @@ def _find_best_rows(words: Sequence[WordRows]) -> IntArray:
     """Return the memories that score best by their own words alone, at most SEEDS."""
     import numpy as np
 
-    if not words:
-        return np.zeros(0, np.int64)
-    rows, inverse = np.unique(np.concatenate([w.memories for w in words]), return_inverse=True)
-    scores = np.bincount(inverse, np.concatenate([w.scores for w in words]), minlength=len(rows))
-    # Of equals, the newer.
-    return rows[np.lexsort((-rows, -scores))[:SEEDS]]
+    rows, scores = _merge([(w.memories, w.scores.astype(np.float64)) for w in words], np.add)
+    if len(rows) > SEEDS:
+        # Of equals, the newer: before they are sorted, all that cannot be among the best go.
+        least = np.partition(scores, -SEEDS)[-SEEDS]
+        better, equal = scores > least, np.flatnonzero(scores == least)
+        better[equal[len(equal) + int(better.sum()) - SEEDS :]] = True
+        rows, scores = rows[better], scores[better]
+    return rows[np.lexsort((-rows, -scores))]
 
 
 def _look_up(keys: IntArray, values: FloatArray, wanted: IntArray) -> FloatArray:
@@ -5438,17 +5465,22 @@ def _score_words(
     steps = [(0, 1.0)]
     steps += [(-by, share) for by, share in enumerate(WORDS_BEFORE, 1)]
     steps += [(by, share) for by, share in enumerate(WORDS_AFTER, 1)]
-    moved = [(around.step(places, by) if by else places, share) for by, share in steps]
-    wanted = [(np.where(to >= 0, around.memories[to], -1), share) for to, share in moved]
+    moved = [(around.step(places, by), share) for by, share in steps]
+    # Looked up once for each memory, whosever neighbour it is.
+    beside = np.unique(np.concatenate([to for to, _ in moved]))
+    memories = np.where(beside >= 0, around.memories[beside], -1)
+    asked = [(np.searchsorted(beside, to), share) for to, share in moved]
     for word in words:
-        values = [_look_up(word.memories, word.scores, ids) * share for ids, share in wanted]
+        held = _look_up(word.memories, word.scores, memories)
+        values = [held[at] * share for at, share in asked]
         scores += np.max(values, axis=0) if len(places) else scores
-        by_words = np.maximum(by_words, (values[0] > 0).astype(np.float32))
-        names += word.is_name * (values[0] > 0)
+        own = values[0] > 0
+        by_words = np.maximum(by_words, own.astype(np.float32))
+        names += word.is_name * own
     perfect = sum(w.rarity * (1 if len(w.memories) else UNKNOWN_WORD) for w in words)
-    asked = sum(word.is_name for word in words)
+    named = sum(word.is_name for word in words)
     scores /= np.float32(max(perfect, 1e-9))
-    names /= np.float32(max(asked, 1))
+    names /= np.float32(max(named, 1))
     return scores, by_words, names
 
 
@@ -5504,15 +5536,40 @@ class Read:
 FetchTexts = Callable[[Sequence[int]], Mapping[int, tuple[str, bool]]]
 
 
+def _score_unread(candidates: Candidates) -> NDArray[np.float64]:
+    """Return the score of each candidate as far as it is known before its text is read."""
+    import numpy as np
+
+    scores: NDArray[np.float64] = (
+        WORDS_WEIGHT * candidates.words
+        + VECTOR_WEIGHT * _spread(candidates.vectors)
+        + SESSION_WEIGHT * candidates.sessions
+        + DATE_WEIGHT * candidates.dates
+        + IDENTIFIER_WEIGHT * candidates.names
+    ).astype(np.float64)
+    return scores
+
+
 def read_candidates(
-    candidates: Candidates, around: Surroundings, parsed: ParsedQuery, fetch: FetchTexts
+    candidates: Candidates,
+    around: Surroundings,
+    parsed: ParsedQuery,
+    fetch: FetchTexts,
+    shown: int = CANDIDATES,
 ) -> dict[int, Read]:
     """Return what is read of the candidates and their neighbours, best first, within READ_COST.
 
-    Of long texts fewer are read than of short ones.
+    Of long texts fewer are read than of short ones, and none of candidates that have no chance
+    to be among the first `shown`.
     """
     import numpy as np
 
+    if len(candidates.memories) > shown:
+        scores = _score_unread(candidates)
+        chance = scores >= np.sort(scores)[-shown] - READ_MARGIN
+        candidates = replace(
+            candidates, memories=candidates.memories[chance], places=candidates.places[chance]
+        )
     wanted: dict[int, int] = {}
     sides = [*range(-len(PIECES_BEFORE), 0), *range(1, len(PIECES_AFTER) + 1)]
     steps = [around.step(candidates.places, by) for by in sides]
@@ -5637,7 +5694,7 @@ def rank(
 ) -> list[Ranked]:
     """Return the candidates that were read, best first; those that were not follow in their order.
 
-    `read` holds the texts that `plan_reading` asked for; without a model, `embed_tokens` is
+    `read` holds the texts that `read_candidates` asked for; without a model, `embed_tokens` is
     None and words alone decide. `now` is in milliseconds.
     """
     import numpy as np
@@ -5645,13 +5702,7 @@ def rank(
     memories = candidates.memories.tolist()
     if not memories:
         return []
-    scores = (
-        WORDS_WEIGHT * candidates.words
-        + VECTOR_WEIGHT * _spread(candidates.vectors)
-        + SESSION_WEIGHT * candidates.sessions
-        + DATE_WEIGHT * candidates.dates
-        + IDENTIFIER_WEIGHT * candidates.names
-    ).astype(np.float64)
+    scores = _score_unread(candidates)
     compared = (
         compare_pieces(parsed.text, [r.text for r in read.values()], embed_tokens)
         if (embed_tokens and read)
@@ -5671,9 +5722,9 @@ def rank(
             scores[i] -= TOOL_PENALTY * read[memory].is_tool
     ages = np.maximum(0, now - around.times[candidates.places])
     scores += RECENCY_WEIGHT * 0.5 ** (ages / RECENCY_HALF_LIFE_MS)
-    scores += BEST_HITS_WEIGHT * _score_best_hits(scores, around.sessions[candidates.places])
+    scores += BEST_HITS_WEIGHT * _score_best_hits(scores, around.numbers[candidates.places])
     scores[~known] -= 10
-    _let_others_pass(scores, around.sessions[candidates.places])
+    _let_others_pass(scores, around.numbers[candidates.places])
     order = np.argsort(-scores, kind="stable").tolist()
     copies = _fold_copies(order, memories, read, compared)
     scores[~known] += 10
@@ -5736,7 +5787,7 @@ def _score_focus(
     return more
 
 
-def _score_best_hits(scores: FloatArray, sessions: IntArray) -> FloatArray:
+def _score_best_hits(scores: NDArray[np.float64], sessions: NDArray[np.int32]) -> FloatArray:
     """Return, for each candidate, the mean score of its session's BEST_HITS best ones.
 
     The hits after those get less and less of it, so that they do not flood the list.
@@ -5756,7 +5807,7 @@ def _score_best_hits(scores: FloatArray, sessions: IntArray) -> FloatArray:
     return means * np.clip(2 - np.array(ranks, np.float32) / BEST_HITS, 0, 1)
 
 
-def _let_others_pass(scores: FloatArray, sessions: IntArray) -> None:
+def _let_others_pass(scores: NDArray[np.float64], sessions: NDArray[np.int32]) -> None:
     """Lower the later hits of a session that has many, in place."""
     seen: dict[int, int] = {}
     for i in (-scores).argsort(kind="stable").tolist():
@@ -7455,7 +7506,7 @@ MIGRATIONS: Final = (
         labels TEXT,                 -- JSON of files, tools and concepts, where there are any
         text BLOB NOT NULL           -- see pack_text
     );
-    CREATE INDEX memory_by_session ON memory (session, time);
+    CREATE INDEX memory_by_session ON memory (session, agent_id, time);
     CREATE INDEX memory_by_time ON memory (time);
     CREATE TABLE alias (
         code TEXT PRIMARY KEY,
@@ -7580,6 +7631,16 @@ def unpack_text(packed: bytes) -> Redacted:
 def _check_bytes(raw: bytes) -> bytes:
     """Return what tells of all but one in 65,536 changes: a bad disk or a bad copy makes them."""
     return (zlib.crc32(raw) & 0xFFFF).to_bytes(2, "big")
+
+
+def read_varint(data: bytes, at: int) -> tuple[int, int]:
+    """Return a number of SQLite's variable length, and where it ends."""
+    value = 0
+    for _ in range(8):
+        value, at = value << 7 | data[at] & 0x7F, at + 1
+        if data[at - 1] < 0x80:
+            return value, at
+    return value << 8 | data[at], at + 1
 
 
 # === 22. Store ===============================================================
@@ -8213,7 +8274,10 @@ class Store:
         }
 
     def count_parts(self) -> int:
-        return int(self._one("SELECT count(*) FROM memory_fts_docsize"))
+        # The first number of FTS5's own record of averages (FTS5_AVERAGES_ROWID in its source):
+        # to count the rows takes the longer the more there are.
+        record = self._one("SELECT block FROM memory_fts_data WHERE id = 1")
+        return read_varint(record, 0)[0] if record else 0
 
     def find_rows(self, match: str, filter: Filter, limit: int) -> IntArray:
         """Return the memories of the newest parts that match, a memory once for each part."""
@@ -8260,18 +8324,34 @@ class Store:
         )
         return np.sort(_parse_numbers(text))
 
-    def places_after(self, memory: int) -> list[tuple[int, int, int]]:
-        """Return (row, conversation, time) of the memories added after a row.
+    def places_after(self, memory: int) -> IntArray:
+        """Return (row, conversation, time) of the memories added after a row, shape (rows, 3).
 
         A conversation is a session, or what one of its subagents did.
         """
-        rows = self._all(
-            "SELECT id, session, agent_id, time FROM memory WHERE id > ? ORDER BY id", (memory,)
+        import numpy as np
+
+        # All of them are read from an index alone, which is a fiftieth of the table; a few not.
+        few = "NOT INDEXED WHERE id > ?"
+        groups = self._all(
+            "SELECT session, agent_id, count(*), group_concat(id), group_concat(time)"
+            f" FROM memory {few if memory else ''} GROUP BY session, agent_id",
+            (memory,) if memory else (),
         )
-        return [
-            (row, session << 20 | (zlib.crc32(agent.encode()) & 0xFFFFF if agent else 0), time)
-            for row, session, agent, time in rows
+        if not groups:
+            return np.zeros((0, 3), np.int64)
+        sessions, agents, counts, rows, times = zip(*groups, strict=True)
+        conversations = [
+            session << 20 | (zlib.crc32(agent.encode()) & 0xFFFFF if agent else 0)
+            for session, agent in zip(sessions, agents, strict=True)
         ]
+        return np.column_stack(
+            [
+                _parse_numbers(",".join(rows)),
+                np.repeat(np.array(conversations, np.int64), counts),
+                _parse_numbers(",".join(times)),
+            ]
+        )
 
     def texts(self, memories: Sequence[int]) -> dict[int, tuple[str, bool]]:
         """Return (text, whether it is a tool's) of memories."""
@@ -8958,8 +9038,8 @@ def _scan_memories(path: Path) -> Iterator[tuple[Any, ...]]:
             for cell in range(int.from_bytes(page[3:5], "big")):
                 with contextlib.suppress(IndexError, ValueError, struct.error):
                     (at,) = struct.unpack_from(">H", page, 8 + 2 * cell)
-                    length, at = _read_varint(page, at)
-                    row, at = _read_varint(page, at)
+                    length, at = read_varint(page, at)
+                    row, at = read_varint(page, at)
                     local, least = length, (size - 12) * 32 // 255 - 23
                     if length > size - 35:
                         local = least + (length - least) % (size - 4)
@@ -8979,22 +9059,12 @@ def _scan_memories(path: Path) -> Iterator[tuple[Any, ...]]:
                         yield row, *values[1:]
 
 
-def _read_varint(data: bytes, at: int) -> tuple[int, int]:
-    """Return a number of SQLite's variable length, and where it ends."""
-    value = 0
-    for _ in range(8):
-        value, at = value << 7 | data[at] & 0x7F, at + 1
-        if data[at - 1] < 0x80:
-            return value, at
-    return value << 8 | data[at], at + 1
-
-
 def _parse_record(record: bytes) -> list[Any]:
     """Return the values of a row of `memory`; raises ValueError for anything else."""
-    end, at = _read_varint(record, 0)
+    end, at = read_varint(record, 0)
     values, start = list[Any](), end
     while at < end:
-        kind, at = _read_varint(record, at)
+        kind, at = read_varint(record, at)
         length = (kind - 12) // 2 if kind >= 12 else (0, 1, 2, 3, 4, 6, 8, 8, 0, 0)[kind]
         part, start = record[start : start + length], start + length
         if kind >= 12:
@@ -10637,11 +10707,13 @@ class Memories:
         meaning = self._find_by_meaning(store, parsed.text, allowed, notes)
         around = self._update_surroundings(store)
         candidates = choose_candidates(words, meaning, around, find_date(query.text), None, allowed)
-        read = read_candidates(candidates, around, parsed, store.texts)
+        by_time = query.order != "relevance"
+        last = CANDIDATES if by_time else query.offset + query.limit
+        read = read_candidates(candidates, around, parsed, store.texts, last)
         tokens = self.embedder.embed_tokens if self.embedder and len(meaning[0]) else None
         ranked = rank(parsed, candidates, around, read, tokens, int(time.time() * 1000))
         ranked = self._drop_titles(store, ranked, around, query.type)
-        if query.order != "relevance":
+        if by_time:
             ranked = self._sort_by_time(ranked, around, query.order == "newest")
         shown = ranked[query.offset : query.offset + query.limit]
         memories = store.memories([found.memory for found in shown])
@@ -10748,7 +10820,7 @@ class Memories:
         if type == "insight" or not titles:
             return ranked
         places = around.find_places(np.array([found.memory for found in ranked], np.int64))
-        sessions = (around.sessions[places] >> 20).tolist()
+        sessions = (around.find_sessions(places) >> 20).tolist()
         hits = Counter(sessions)
         return [
             found

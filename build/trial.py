@@ -19,7 +19,6 @@ import sys
 import tempfile
 import threading
 import time
-from collections.abc import Callable
 from pathlib import Path
 
 TIMEOUT_SECONDS = 300  # a first start is scanned by virus scanners, and runners are slow
@@ -273,19 +272,21 @@ class Trial:
         expect(any((self.home / ".claude-code" / "memory").iterdir()), "the memories are gone")
 
 
+STEPS = (
+    Trial.try_version,
+    Trial.try_search,
+    Trial.try_server,
+    Trial.try_helper,
+    Trial.try_install,
+)
+
+
 def try_program(command: list[str], home: Path) -> None:
     """Run every step; raises TrialError at the first that fails."""
     trial = Trial(command, home)
-    steps: tuple[Callable[[], None], ...] = (
-        trial.try_version,
-        trial.try_search,
-        trial.try_server,
-        trial.try_helper,
-        trial.try_install,
-    )
-    for step in steps:
+    for step in STEPS:
         began = time.monotonic()
-        step()
+        step(trial)
         print(f"   ✓  {step.__doc__} ({time.monotonic() - began:.1f} s)", flush=True)
 
 

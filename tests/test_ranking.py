@@ -51,12 +51,11 @@ def search(
 ) -> list[Ranked]:
     """Rank memories 1, 2, ... with these texts, as the store would have found them."""
     around = Surroundings()
-    around.add(
-        [
-            (i, sessions[i - 1] if sessions else i, times[i - 1] if times else NOW)
-            for i in range(1, len(texts) + 1)
-        ]
-    )
+    rows = [
+        (i, sessions[i - 1] if sessions else i, times[i - 1] if times else NOW)
+        for i in range(1, len(texts) + 1)
+    ]
+    around.add(np.array(rows, np.int64).reshape(-1, 3))
     parsed = parse_query(query)
     words = []
     for term in (*parsed.compounds, *parsed.terms):
@@ -109,7 +108,7 @@ def test_plan_words_asks_for_all_and_for_pairs_of_common_words() -> None:
 def test_collect_words_keeps_the_best_part_of_a_memory() -> None:
     parsed = parse_query("walrus")
     query = plan_words(parsed, {"walru": 3})[0]
-    found = [(query, np.array([7, 5, 7]), np.array([9.0, 8.0, 11.0]))]
+    found = [(query, np.array([7, 7, 5]), np.array([9.0, 11.0, 8.0]))]
     (word,) = collect_words(parsed, found, {"walru": 3}, 1000)
     assert word.memories.tolist() == [5, 7]
     assert word.scores.tolist() == [8.0, 11.0]
@@ -118,15 +117,19 @@ def test_collect_words_keeps_the_best_part_of_a_memory() -> None:
 
 def test_surroundings_follow_a_session_in_time() -> None:
     around = Surroundings()
-    around.add([(1, 10, 300), (2, 20, 100), (3, 10, 100)])
-    around.add([(4, 10, 200)])
+    around.add(np.array([(1, 10, 300), (2, 20, 100), (3, 10, 100)]))
+    around.add(np.array([(4, 10, 200)]))
     places = around.find_places(np.array([3, 4, 1, 2, 99]))
     assert around.memories[places[:4]].tolist() == [3, 4, 1, 2]
     assert places[4] == -1
     after = around.step(places, 1)
     assert [int(around.memories[p]) if p >= 0 else None for p in after] == [4, 1, None, None, None]
     assert around.sizes.tolist() == [3, 1]
+    assert around.find_sessions(places[:4]).tolist() == [10, 10, 10, 20]
     assert around.newest == 4
+    around.add(np.array([(1 << 40, 10, 400)]))  # what damage may leave
+    assert around.newest == 4
+    assert around.find_places(np.array([1 << 40])).tolist() == [-1]
 
 
 @pytest.mark.parametrize(
@@ -261,7 +264,7 @@ def test_nothing_found() -> None:
 
 def test_without_a_model_words_decide() -> None:
     around = Surroundings()
-    around.add([(1, 1, NOW), (2, 2, NOW)])
+    around.add(np.array([(1, 1, NOW), (2, 2, NOW)]))
     parsed = parse_query("retry")
     words = [WordRows(np.array([2]), np.array([5.0], np.float32), 5.0)]
     found = choose_candidates(words, NONE, around)
