@@ -50,6 +50,7 @@ import argparse
 import array
 import base64
 import binascii
+import bisect
 import codecs
 import contextlib
 import errno
@@ -1140,11 +1141,11 @@ _UUID: Final = r"[0-9A-Fa-f]{8}(?:-[0-9A-Fa-f]{4}){3}-[0-9A-Fa-f]{12}"
 # Stand-ins that people write where a secret belongs.
 _PLACEHOLDER = lazy_pattern(
     r"""(?ix)
-      ^(?: \$\w*$ | \$[({] | %\w+%$ | %[sdvq]$ | %\( | [<{@]\w* | \#\{ | ![a-z]+$ | [*&][a-z_]+$ | \[ | ^"?\.\.\. )
+      ^(?: \$\w*$ | (?:env|file|fd):\S+$ | \$[({] | %\w+%$ | %[sdvq]$ | %\( | [<{@]\w* | \#\{ | ![a-z]+$ | [*&][a-z_]+$ | \[ | ^"?\.\.\. )
     | x{4} | \*{3} | \.{3} | … | •• | \#\#\# | \?\?\? | __+$
     | your | \bmy[_-]?(?:secret|token|key|password|pass|api) | change[_-]?(?:me|this|it) | replace
     | placeholder | redacted | \[private\] | insert | dummy | example | sample | fake | [-_]here\b
-    | todo | fixme | hunter2 | process\.env | os\.environ | getenv | \benv\. | secrets\. | vault:
+    | todo | fixme | ^hunter2$ | process\.env | os\.environ | getenv | \benv\. | secrets\. | vault:
     | <[^>]*> | ^&(?:\#|lt|gt) | \{\{ | \}\} | ^(?:none|null|nil|true|false|undefined|test|secret|string)$
     """
 )
@@ -1157,11 +1158,11 @@ _TECHNICAL = lazy_pattern(
     r"""(?ix) ^(?:
       (?:sha|md|aes|rsa|utf|pbkdf|argon|base|hs|rs|es|ps|ed|rfc|oauth|http|tls|ssl|pkcs|x|p|secp|ecdsa
         |id|uuid|win|i|crc|blake|chacha|bcrypt|scrypt|ipv|int|float|uint|python|py|node|php|web|h|s|k)
-        [-_.]?\d{1,5}[a-z]{0,4}(?:[-_./+](?:[a-z]{2,12}|\d{1,5})){0,4}
+        [-_.]?\d{1,5}[a-z]{0,4}(?:[-_./+](?:[a-z]{2,12}\d{0,4}|\d{1,5})){0,4}
       | scram-sha-\d+ | localhost:\d+ | v?\d+(?:\.\d+){1,12}(?:[-+._]?[a-z][\w.]{0,12}){0,3}
       | \d{4}-\d\d-\d\d(?:[t_ ].*)? | \d{1,2}:\d\d(?::\d\d)?.* | [-+]?\d{1,11}(?:\.\d+)?(?:[a-z]{1,7}|%)?
       | \d+[-_][a-z]+(?:[-_][a-z]+)* | [-+]?0x[0-9a-f]{1,8} | \#[0-9a-f]{3,8}
-      | utf8mb4 | [\w.+]+@[\w-]+(?:\.[a-z]{2,})+ | \d{1,3}(?:\.\d{1,3}){3}(?::\d+)?
+      | utf8mb4 | [a-z]{2,20}[-_@]?v?\d{1,3}(?:\.\d{1,4}){1,3} | [\w.+]+@[\w-]+(?:\.[a-z]{2,})+ | \d{1,3}(?:\.\d{1,3}){3}(?::\d+)?
     )$"""
 )
 _IDENTIFIER = lazy_pattern(r"[A-Za-z_$][\w$]*(?:(?:\.|::|->|\?\.)[A-Za-z_$][\w$]*)*[!?:]?")
@@ -1249,6 +1250,15 @@ def _is_key(value: str) -> bool:
     return _is_random(value)
 
 
+def _is_mixed(value: str) -> bool:
+    """Say whether a value has letters of both cases and signs among them."""
+    return (
+        any(c.isupper() for c in value)
+        and any(c.islower() for c in value)
+        and any(c in "!@#$%^&*?~+=|" for c in value[:-1])
+    )
+
+
 def _is_password(value: str, *, strict: bool) -> bool:
     """Say whether a value beside "password" is one; `strict` where the words prove less."""
     if len(value) < (7 if strict else 5) or _is_stand_in(value) or _is_place(value):
@@ -1329,7 +1339,7 @@ _HARMLESS_TOKEN = lazy_pattern(
 )
 _GLUED_PASS = lazy_pattern(
     r"(?i)(?:db|user|smtp|ssh|store|key|root|admin|sudo|become|mail|ftp|my|proxy|sql|app|svc|redis|wifi"
-    r"|bind|ldap|pg|login|imap|vpn|rabbit|http|https|kafka|mongo|new|old|ansible|basic)$"
+    r"|bind|ldap|pg|login|imap|vpn|require|auth|rabbit|http|https|kafka|mongo|new|old|ansible|basic)$"
 )
 _GLUED_KEY = lazy_pattern(
     r"(?i)(?:api|access|secret|private|auth|account|service|master|license|app|signing|encryption|client"
@@ -1402,7 +1412,9 @@ def _holds_password(match: re.Match[str]) -> bool:
     word, value = match["word"], _value_of(match)
     if len(word) == 4 and _is_glued(name, word) and not _GLUED_PASS.search(name):
         return False
-    if (word.lower() == "pw" and name[-1:].isalpha()) or (word == "PASS" and not name):
+    if word.lower() == "pw" and name[-1:].isalpha() and not _GLUED_PASS.search(name):
+        return False
+    if word == "PASS" and not name:
         return False
     if _is_misread(match, rest):
         return False
@@ -1413,11 +1425,13 @@ def _holds_password(match: re.Match[str]) -> bool:
     if _AN_EXAMPLE.match(match.string, match.start("value"), match.end() + 20):
         return False
     is_flag = bool(match["space"]) and (name.startswith("-") or rest.endswith("-"))
-    strict = (
-        bool(match["space"] or match["prose"] or match["listed"] or match["cell"]) and not is_flag
-    )
-    if match["space"] and not is_flag and match["quoted"] is None:
-        return _is_password(value, strict=True) and sum(c.isdigit() for c in value) > 1
+    loose = match["space"] or match["prose"] or match["listed"] or match["cell"] or match["about"]
+    strict = bool(loose) and not is_flag
+    if (match["space"] or match["dash"]) and not is_flag and match["quoted"] is None:
+        digits = sum(c.isdigit() for c in value)
+        return _is_password(value, strict=True) and (
+            digits > 1 or (digits > 0 and _is_mixed(value))
+        )
     return _is_password(value, strict=strict)
 
 
@@ -1508,26 +1522,70 @@ def _holds_said(match: re.Match[str]) -> bool:
     )
 
 
+def _holds_strict_said(match: re.Match[str]) -> bool:
+    """Judge a password that a sentence tells without the word for it, or far from it."""
+    value = match["value"].rstrip(".,:;)")
+    return _is_password(value, strict=True) and any(c.isdigit() for c in value)
+
+
 def _holds_argument(match: re.Match[str]) -> bool:
     """Judge the password argument of a command."""
     value = match["value"]
     return _is_password(value, strict=False) or _is_key(value)
 
 
-_FLAGGED = lazy_pattern(
-    r"(?i)\b(?:sshpass|mysql\w*|mariadb[\w-]*|redis-cli|(?:docker|podman|registry|az|oras|crane) login"
-    r"|sqlcmd|smbclient|ldap\w+|mongo\w*|7za?|zip|unzip|\w?freerdp|openssl|net use|cqlsh|clickhouse-client"
-    r"|mosquitto_\w+|kinit|restic|rabbitmqadmin|psexec|wmic|bcp|isql|impala-shell|beeline|snmp\w+)"
-    r"(?:\.exe)?(?=\s)[^\n|;&]*$"
-)
+# Flags that are followed by a password, how they stand before it, and the commands that take
+# one there ("+" for a space). "user" is a name and ":" before the password.
+_PASSWORD_FLAGS: Final = """
+-p     apart  sshpass docker+login podman+login registry+login az+login oras+login crane+login helm_registry+login
+-p     apart  mongo mongosh mongodump mongorestore mongoexport mongoimport rdesktop cqlsh cypher-shell beeline
+-p     apart  clickhouse-client psexec psexec64 crackmapexec netexec nxc evil-winrm useradd usermod certutil
+-p     apart  security+unlock-keychain security+create-keychain rabbitmqadmin restic wmic isql impala-shell oc+login
+-p     glued  mysql mysqldump mysqladmin mysqlimport mysqlcheck mariadb mariadb-dump mariadb-admin sshpass
+-p     glued  7z 7za 7zr unrar rar
+-P     apart  zip unzip zipcloak sqlcmd bcp mosquitto_pub mosquitto_sub mosquitto_rr ipmitool ssh-keygen
+-P     apart  security+import security+export bcp redis-benchmark
+-P     glued  sqlcmd unzip zip
+-k     apart  openssl
+-K     apart  openssl
+-N     apart  ssh-keygen
+-a     apart  redis-cli redis-benchmark
+-A     apart  snmpwalk snmpget snmpset snmpbulkwalk
+-X     apart  snmpwalk snmpget snmpset snmpbulkwalk
+-w     apart  ldapsearch ldapadd ldapmodify ldapdelete ldappasswd ldapwhoami ldapcompare
+-s     apart  ldappasswd
+/p:    glued  xfreerdp wfreerdp sdl-freerdp xfreerdp3 wlfreerdp
+/p     apart  signtool+sign
+/rp    apart  schtasks
+-a     user   http https xh
+pass:  glued  openssl
+"""
+
+
+@cache
+def _flagged_commands() -> dict[tuple[str, str], re.Pattern[str]]:
+    """Return for each flag and shape the pattern of a line that leads to it."""
+    commands: dict[tuple[str, str], list[str]] = {}
+    for row in _PASSWORD_FLAGS.strip().splitlines():
+        flag, shape, names = row.split(maxsplit=2)
+        commands.setdefault((flag, shape), []).extend(names.split())
+    return {
+        key: re.compile(
+            rf"(?i)(?<![\w.-])(?:{'|'.join(re.escape(name).replace(chr(92) + '+', ' ') for name in names)})"
+            r"(?:\.exe)?(?=\s)[^\n|;&]*$"
+        )
+        for key, names in commands.items()
+    }
 
 
 def _holds_option(match: re.Match[str]) -> bool:
     """Judge what follows "-p" and its like, after a command that takes a password there."""
-    if not _holds_argument(match):
+    shape = "user" if match["user"] else "apart" if match["gap"] else "glued"
+    command = _flagged_commands().get((match["flag"], shape))
+    if command is None or not _holds_argument(match):
         return False
     line = match.string[max(0, match.start() - 240) : match.start()]
-    return bool(_FLAGGED.search(line[line.rfind("\n") + 1 :]))
+    return bool(command.search(re.sub(r"\\\n", "  ", line).rpartition("\n")[2]))
 
 
 def _holds_url_password(match: re.Match[str]) -> bool:
@@ -1546,6 +1604,12 @@ def _holds_url_password(match: re.Match[str]) -> bool:
     }:
         return False
     return len(value) > 3 and not _PLACEHOLDER.search(value) and not value.isspace()
+
+
+def _holds_hash(match: re.Match[str]) -> bool:
+    """Judge the salt and hash of a password: long, and no stand-in."""
+    value = match["value"]
+    return len(set(value)) > 9 and not _TOKEN_PLACEHOLDER.search(value)
 
 
 def _holds_plain_key(match: re.Match[str]) -> bool:
@@ -1698,28 +1762,31 @@ _VALUE: Final = rf"""
     (?P<value>
       (?P<quote>{_QUOTE})
       (?P<quoted> (?: (?<=\\["'`]) [^"'`\\\n]{{1,{_JUDGED_CHARS}}}
-                    | (?<=") (?:[^"\\\n]|\\[^\n"]){{1,{_JUDGED_CHARS}}}
+                    | (?<=") (?:[^"\\\n]|\\[^\n]){{1,{_JUDGED_CHARS}}}
                     | (?<=') (?:[^'\\\n]|\\[^\n']){{1,{_JUDGED_CHARS}}}
                     | (?<![\\"']) [^"'`\\\n&」』”’»]{{1,{_JUDGED_CHARS}}} ) )
     | (?P<bare> (?: [^\s"'`\\<>,;&「『“‘」』”’。、，；)}}\]]
-                  | & (?![\w.-]{{1,30}}=|&) ){{1,{_JUDGED_CHARS}}} )
+                  | & (?![\w.-]{{1,30}}=|&)
+                  | (?<=[A-Za-z0-9]) ["'] (?=[A-Za-z0-9!?#$%^*+_@~-]{{2,40}}(?:\s|\Z)) ){{1,{_JUDGED_CHARS}}} )
     )"""
 # What links a name with its value, in shells, data formats, code and sentences.
 _LINK: Final = rf"""
-    (?: (?:{_QUOTE})? [\])]? (?:\*\*|__)? )
+    (?: (?:{_QUOTE})? [\])]? (?:{_QUOTE})? (?:\*\*|__)? )
     (?:
       (?P<typed> \s{{0,20}} : \s{{0,4}} [A-Za-z][\w.\[\]|?<>]{{0,30}} \s{{0,3}} = \s{{0,3}} (?={_QUOTE}) )
     | (?P<default> \s{{0,3}} (?:\|\||\?\?|\bor\b) \s{{0,3}} (?={_QUOTE}) )
     | (?P<nested> \s{{0,3}} \{{ [^{{}}]{{0,200}}? \b(?:default|value)\s{{0,3}}[=:]\s{{0,3}}
         | [ ]-{{1,2}}(?:body|value|b)[ =]
         | \s{{0,3}} ,? \s{{0,20}} (?:{_QUOTE})?\b(?i:value)\b(?:{_QUOTE})? \s{{0,3}} [=:] \s{{0,3}} )
-    | (?P<listed> \s{{0,3}} [,(] \s{{0,20}} (?={_QUOTE}) )
+    | (?P<listed> (?: \s{{0,3}} [,(] | \)? \s{{0,3}} \.\w{{2,12}}\( ) \s{{0,20}} (?={_QUOTE}) )
     | (?P<element> > \s{{0,8}} )
     | (?P<cell> [ \t]{{0,20}} \| [ \t]{{1,20}} )
     | (?P<prose> (?:\s{{1,3}}(?:for|of|to|on|in|at|from)\s{{1,3}}[^\s:=]{{1,30}}(?:\s[^\s:=]{{1,20}}){{0,3}}?)?
-        \s{{1,3}} (?:is|was|are|to|as|be|will\sbe|should\sbe|must\sbe|now)\b \s{{0,2}}:?\s{{0,3}} (?:now\s)?
-        (?=\S{{0,100}}[0-9])
-        | [^\x00-\x7f：＝→]{{1,10}}[ ]{{0,2}} [:：]? [ ]{{0,2}} )
+        (?: \s{{1,3}} (?:is|was|are|to|as|from|be|(?:will|should|must)\sbe|now|ist|lautet|war|est|es) | ['’]s )\b
+        \s{{0,2}}:?\s{{0,3}} (?:now\s)? (?=\S{{0,100}}[0-9!@#$%^&*])
+        | [^\x00-\x7f：＝→–—]{{1,10}}[ ]{{0,2}} [:：]? [ ]{{0,2}} | [ ][èé][ ] )
+    | (?P<about> [ ](?:is[ ]generated[ ])?(?:for|of|to|on|in|at) [ ][^\n:=]{{1,60}}? : [ ]{{1,4}} (?=\S{{0,100}}[0-9]) )
+    | (?P<dash> (?: [ ]{{1,3}} [-–—] [ ]{{1,3}} | [ ]\( ) (?=\S{{0,100}}[0-9]) )
     | (?P<link> [ \t]{{0,20}} (?: => | := | ={{1,3}} | != | :- | :{{1,2}} | ： | ＝ | -> | → | %3[Dd] )
         (?:\*\*|__)? (?: [ \t]{{0,20}} (?![|>][+-]?\s) | \s{{0,12}} (?:[|>][+-]?\s{{1,12}})? (?:```\w{{0,10}}\s{{1,4}})? ) )
     | (?P<space> [ \t]{{1,4}} ) (?=\S{{0,100}}[0-9])
@@ -1736,7 +1803,29 @@ def _named(words: str) -> str:
 
 
 _SECRET_WORDS: Final = r"secret(?:[_-]?(?:access)?[_-]?key)?|token|key|auth(?:orization)?(?:[_-]?(?:token|key))?|cred(?:ential)?s?"
-_ARGUMENT: Final = rf"""(?:\\{{0,8}}["'])?(?P<value>[^\s"'`\\<>]{{4,{_JUDGED_CHARS}}})"""
+_SAID: Final = r"\S{0,100}[0-9]"  # a password told in a sentence has a digit
+_ARGUMENT: Final = rf"""(?:\\{{0,8}}["'])?(?P<value>(?<=')[^\s'\\]{{4,{_JUDGED_CHARS}}}(?=')|(?<=")[^\s"\\]{{4,{_JUDGED_CHARS}}}(?=")|[^\s"'`\\<>]{{4,{_JUDGED_CHARS}}})"""
+_OPTIONS: Final = r"(?:[-/][\w:.@\\-]{1,60} {1,2}){0,4}"
+_ARG: Final = r"""(?:[^\s"'|;&]{1,120} {1,2})"""
+
+
+def _command(literals: tuple[str, ...], pattern: str, example: str, *, ends: str = "") -> Rule:
+    """Return the rule of a command whose password has no flag: it stands right after `pattern`."""
+    value = (
+        _ARGUMENT
+        if not ends
+        else rf"""(?:\\{{0,8}}["'])?(?P<value>[^\s"'`\\<>]{{4,100}}?)(?=\\{{0,8}}["']?{ends})"""
+    )
+    return Rule(
+        "password",
+        literals,
+        rf"(?i){pattern}{value}",
+        "value",
+        example.format("Harbor" + "$570x"),
+        _holds_argument,
+    )
+
+
 _ASCII_VALUE: Final = rf"""[`"'*「『“‘]{{0,3}}(?P<value>[!#-&(-_a-~]{{5,{_JUDGED_CHARS}}})"""
 # Between the lines of a key: escaped or real line ends, line numbers, signs of diffs and quotes.
 _PEM_GAP: Final = r"""(?:\\{1,8}[nr]|[\s>#|*+"',→:\\-]|\d{1,6}(?=[→:|\t ]))"""
@@ -2266,7 +2355,7 @@ RULES: Final[tuple[Rule, ...]] = (
     ),
     Rule(
         "cookie",
-        ("sessid", "sessionid", "_session", "jsessionid"),
+        ("sessid=", "sessionid=", "_session="),
         r"""(?i)(?:sessid|sessionid|_session|jsessionid)=(?P<value>[A-Za-z0-9%._~+/-]{20,}+)""",
         "value",
         "PHPSESSID=" + _fill(_LOWER, 26),
@@ -2275,16 +2364,16 @@ RULES: Final[tuple[Rule, ...]] = (
     # Commands
     Rule(
         "password",
-        ("-u", "--user"),
-        r"""(?i)(?<![\w-])(?:-u|--user)["']?[\s,=]{0,3}\\{0,8}["']?[\w.@+-]{1,64}[:%](?P<value>[^\s"'`\\<>]{4,200})""",
+        (" -u", "--user", "--proxy-user"),
+        r"""(?i)(?:-u|--(?:proxy-)?user)["']?[\s,=]{0,3}\\{0,8}["']?[\w.@+-]{1,64}[:%](?P<value>[^\s"'`\\<>]{4,200})""",
         "value",
         "curl -u admin:" + "Harbor570x" + " https://ci.example",
         _holds_argument,
     ),
     Rule(
         "password",
-        ("-p", "-a ", "-w ", "/p:", "pass:"),
-        r"""(?i)(?<![\w-])(?:-p|-a|-w|/p:|pass:)[ \t=]{0,2}\\{0,8}["']?(?P<value>[^\s"'`\\<>]{4,200})""",
+        (" -p", " -a ", " -w ", " -k ", " -n ", " -x ", " -s ", "/p:", "/p ", "/rp ", "pass:"),
+        rf"""(?P<flag>-[pPaAwkKNXs]|/r?p:?|pass:)(?P<gap>[ \t=]{{1,2}})?(?P<user>(?<=-a )\\{{0,8}}["']?[\w.@+-]{{1,64}}:)?{_ARGUMENT}""",
         "value",
         "sshpass -p " + "Harbor$570x" + " ssh deploy@host",
         _holds_option,
@@ -2297,6 +2386,132 @@ RULES: Final[tuple[Rule, ...]] = (
         "htpasswd -b .htpasswd admin " + "Harbor-570x",
         _holds_argument,
     ),
+    _command(
+        ("net use ",),
+        rf"net use (?:[a-z*]:? )?\\{{2,8}}[^\s\"']{{3,120}} {_OPTIONS}(?![*/])",
+        "net use Z: \\\\srv\\share {}",
+    ),
+    _command(("net user ",), r"net user [\w.\\-]{1,60} (?![*/])", "net user kim {} /add"),
+    _command(
+        ("smbclient ",),
+        rf"smbclient {_OPTIONS}[\"']?[/\\]{{2,8}}[^\s\"']{{3,120}}[\"']? (?!-)",
+        "smbclient //srv/share {} -U kim",
+    ),
+    _command(
+        ("rabbitmqctl ",),
+        rf"rabbitmqctl {_OPTIONS}(?:add_user|change_password|authenticate_user) {_ARG}",
+        "rabbitmqctl add_user kim {}",
+    ),
+    _command(
+        ("mosquitto_passwd",),
+        rf"mosquitto_passwd (?:-\w )*-\w{{0,2}}b {_ARG}{_ARG}",
+        "mosquitto_passwd -b f kim {}",
+    ),
+    _command(
+        ("wpa_passphrase ",),
+        rf"wpa_passphrase (?:[\"'][^\"'\n]{{1,40}}[\"'] |{_ARG})",
+        "wpa_passphrase Net {}",
+    ),
+    _command(
+        ("mc alias set ",),
+        rf"mc alias set {_ARG}{_ARG}{_ARG}",
+        "mc alias set m https://minio kim {}",
+    ),
+    _command(
+        ("--encrypt ",),
+        r"--encrypt (?=\S{4,200} \S{1,200} (?:40|128|256) )",
+        "qpdf --encrypt {} owner 256 -- a b",
+    ),
+    _command(("lftp ",), r"lftp [^\n|]{0,80}?-u [\w.@-]{1,60},", "lftp -u kim,{} ftp.example"),
+    _command(
+        ("sqlplus ",),
+        r"sqlplus (?:-\w+ )*[\w$]{1,40}/",
+        "sqlplus scott/{}@orcl",
+        ends="@",
+    ),
+    _command(
+        ("jdbc:oracle",),
+        r"jdbc:oracle:\w{2,6}:[\w$]{1,40}/",
+        "jdbc:oracle:thin:kim/{}@db",
+        ends="@",
+    ),
+    _command(
+        ("impacket-",),
+        r"impacket-\w{2,20} [^\n|]{0,80}?[\w./-]{1,60}:",
+        "impacket-psexec corp/kim:{}@10.0.0.5",
+        ends="@",
+    ),
+    _command(
+        ("--password-file", "--password-command"),
+        r"--password-(?:file[ =]<\(|command[ =]\\{0,8}[\"']?)(?:echo|printf) (?:-n )?",
+        "rsync --password-file=<(echo {}) a b",
+    ),
+    _command(
+        ("requirepass", "masterauth", "bindpw", "rootpw", "rootpwd"),
+        r"(?:requirepass|masterauth|bindpw|rootpw):?[ \t]{1,8}",
+        "requirepass {}",
+    ),
+    Rule(
+        "password",
+        ("<<<",),
+        r"""(?i)(?<![\w-])(?:kinit|\w{0,5}passwd|cryptsetup|sudo -S|su|gpg\d?|openssl|(?:docker|podman) login|ssh-add|bw unlock)\b[^\n|;&<]{0,120}<<<\s?\\{0,8}["']?(?P<value>[^\s"'`\\<>]{4,200})""",
+        "value",
+        "kinit kim <<< '" + "Harbor570x" + "'",
+        _holds_argument,
+        lead=160,
+    ),
+    Rule(
+        "password",
+        ("assword:", "assword*", 'assword"', "passphrase"),
+        rf"""(?i)p?ass(?:word|phrase)[^\n]{{0,24}}\n?[\s;]{{0,20}}(?:\w{{1,20}}\.)?send(?:line|_keys)?(?:\s--)?[\s(]{{1,3}}{_ARGUMENT}""",
+        "value",
+        'expect "Password:"\nsend "' + "Harbor570x" + '\\r"',
+        _holds_argument,
+    ),
+    Rule(
+        "password",
+        ("getconnection(", "mysqli", "new pdo("),
+        rf"""(?i)(?:getConnection|mysqli(?:_connect|_real_connect)?|new PDO)\s?\((?:(?:[^,()"'\n]{{1,80}}|"[^"\n]{{0,160}}"|'[^'\n]{{0,160}}'),\s{{0,3}}){{2}}(?=\\{{0,8}}["']){_ARGUMENT}""",
+        "value",
+        'new mysqli("db", "kim", "' + "Harbor570x" + '")',
+        _holds_argument,
+    ),
+    # One line of a password file: host:port:database:user:password
+    Rule(
+        "password",
+        (":5432:", ":3306:", ":*:"),
+        r"""(?<![^\s"'])(?:[\w.-]{1,60}|\*):(?:\d{2,5}|\*):(?:[\w-]{1,60}|\*):[\w.@-]{1,60}:(?P<value>\S{4,100})(?!\S)""",
+        "value",
+        "db.example:5432:app:kim:" + "Harbor570x",
+        _holds_argument,
+        lead=80,
+    ),
+    # Hashes of passwords: they can be tried out
+    Rule(
+        "password-hash",
+        ("$apr1$", "$1$", "$5$", "$6$", "$y$", "$gy$", "$7$", "$2a$", "$2b$", "$2y$", "$argon2"),
+        r"\$(?:apr1|[1567y]|gy|2[aby]|argon2\w{1,2})\$(?P<value>[A-Za-z0-9./$=,+]{20,}+)",
+        0,
+        "kim:$apr1$" + _fill(_ALNUM, 8) + "$" + _fill(_ALNUM, 22),
+        _holds_hash,
+    ),
+    Rule(
+        "password-hash",
+        ("sha}", "sha256}", "sha512}"),
+        r"(?i)\{S?SHA(?:256|384|512)?\}(?P<value>[A-Za-z0-9+/=]{20,}+)",
+        "value",
+        "kim:{SHA}" + _fill(_ALNUM, 27) + "=",
+        _holds_plain_key,
+        lead=8,
+    ),
+    Rule(
+        "password-hash",
+        (":::",),
+        r"(?i)(?<=:)(?P<value>[0-9a-f]{32}:[0-9a-f]{32}):::",
+        "value",
+        "Admin:500:" + _fill(_HEX, 32) + ":" + _fill(_HEX, 32) + ":::",
+        lead=70,
+    ),
     Rule(
         "password",
         ("chpasswd",),
@@ -2308,8 +2523,17 @@ RULES: Final[tuple[Rule, ...]] = (
     ),
     Rule(
         "password",
-        ("--password-stdin", "sudo -s ", "gh auth login --with"),
-        r"""(?:echo|printf)(?: -n)? \\{0,8}["']?(?P<value>[^\s"'`\\]{5,200})\\{0,8}["']? ?\|[^|\n]{0,100}?(?:--password-stdin|sudo -S|--with-token)""",
+        (
+            "--password-stdin",
+            "sudo -s ",
+            "gh auth login --with",
+            "passwd ",
+            "--passphrase-fd",
+            "-pass stdin",
+            "kinit ",
+            "cryptsetup ",
+        ),
+        r"""(?:echo|printf)(?: -\w{1,3}| \\{0,8}["']%s(?:\\{1,8}n)?\\{0,8}["']){0,3} \\{0,8}["']?(?P<value>[^\s"'`\\]{5,200}(?:\\{1,8}n[^\s"'`\\]{5,200})?)(?:\\{1,8}n)?\\{0,8}["']? ?\|[^|\n]{0,100}?(?:--password-stdin|sudo -S|--with-token|passwd |--passphrase-fd|-pass stdin|(?<=\|) ?kinit|(?<=\|) ?cryptsetup)""",
         "value",
         "echo " + "Harbor$570x" + " | docker login -u kim --password-stdin",
         _holds_argument,
@@ -2318,7 +2542,7 @@ RULES: Final[tuple[Rule, ...]] = (
     Rule(
         "password",
         ("identified", "securestring", "basicauth(", "login(", "auth=(", "auth = (", "credential("),
-        r"""(?i)(?:identified\s(?:with\s\w{1,40}\s)?by\s(?:password\s)?|(?:to-)?securestring(?:\s-string)?\s|(?:basicauth|\.login|auth\s?=\s?|credential)\((?:(?:\w{1,20}\s?=\s?)?["'][^"'\n]{1,60}["']\s?,\s{0,3}(?:\w{1,20}\s?=\s?)?))\(?\\{0,8}["'](?P<value>[^"'`\\\n]{4,200})""",
+        r"""(?i)(?:identified\s(?:with\s\w{1,40}\s)?by\s(?:password\s)?|(?:to-)?securestring(?:\s-string)?\s|(?:basicauth|(?<=\.)login|auth\s?=\s?|credential)\((?:(?:\w{1,20}\s?=\s?)?["'][^"'\n]{1,60}["']\s?,\s{0,3}(?:\w{1,20}\s?=\s?)?))\(?\\{0,8}["'](?P<value>[^"'`\\\n]{4,200})""",
         "value",
         "CREATE USER kim IDENTIFIED BY '" + "Harbor570x" + "'",
         _holds_argument,
@@ -2331,11 +2555,43 @@ RULES: Final[tuple[Rule, ...]] = (
         "login: admin / " + "Harbor-570x",
         _holds_strict_password,
     ),
+    Rule(
+        "password",
+        (
+            "log in",
+            "logged in",
+            "login",
+            "sign in",
+            "signed in",
+            "log into",
+        ),
+        rf"""(?i)(?:log(?:ged)?[ -]?in(?:to)?|sign(?:ed)?[ -]in)(?: (?:to|on|at|into) (?:the )?\S{{1,60}})?(?: (?:as|with|using))? ?:? ?[`"']?[\w.@+-]{{1,60}}[`"']? ?(?:/ ?|:(?! )|(?:with|using|and) (?:(?:the )?(?:password|passwd|pass|pw) )?)(?={_SAID}){_ARGUMENT}""",
+        "value",
+        "log in as kim with " + "Harbor_570x",
+        _holds_strict_said,
+    ),
+    Rule(
+        "password",
+        ("password", "passphrase"),
+        rf"""(?i)pass(?:word|phrase)[^\n.]{{0,20}}, (?:just |please |then )?(?:type|enter|use|give it|put|say|send)(?: in)? (?={_SAID}){_ARGUMENT}""",
+        "value",
+        "when asked for the password, type " + "Harbor_570x",
+        _holds_strict_said,
+    ),
+    Rule(
+        "password",
+        ("password", "passphrase"),
+        rf"""(?i)(?:type|enter|use|give it|put|say|send)(?: in)? (?={_SAID}){_ARGUMENT} (?:when|if|once) (?:it |you |he |she |they )?(?:are |is |it's )?(?:asks?|asked|prompts?|prompted)(?: you)? for (?:a |the |your |my )?(?:password|passphrase)""",
+        "value",
+        "enter " + "Harbor_570x" + " when it asks for the password",
+        _holds_strict_said,
+        lead=160,
+    ),
     # Words that name a secret, and what they are given
     Rule(
         "password",
-        ("pass", "pwd", "pw"),
-        _named(r"pass(?:word|wd|phrase|code|wort)?|pwd|pw"),
+        ("pass", "pwd", "pw", "psk", "senha:", "kennwort"),
+        _named(r"pass(?:word|wd|phrase|code|wort|e)?|pwd|pw|psk|senha|kennwort"),
         "value",
         "DB_PASSWORD=" + "Harbor570x",
         _holds_password,
@@ -2402,13 +2658,60 @@ RULES: Final[tuple[Rule, ...]] = (
             "口令",
             "パスワード",
             "パスコード",
+            "パスフレーズ",
             "暗証番号",
             "合言葉",
+            "пароль",
+            "contraseña",
+            "mật khẩu",
+            "hasło",
+            "şifre",
         ),
-        rf"(?:비밀번호|비번|패스워드|암호|密码|密碼|口令|パスワード|パスコード|暗証番号|合言葉)(?:[^\x21-\x7e\n]{{0,16}}|[ ]?\([^()\n]{{1,30}}\)[^\x21-\x7e\n]{{0,8}})[:=]?[ ]{{0,2}}{_ASCII_VALUE}",
+        rf"(?:비밀번호|비번|패스워드|암호|密码|密碼|口令|パスワード|パスコード|パスフレーズ|暗証番号|合言葉|пароль|contraseña|mật khẩu|hasło|şifre)(?:[^\x21-\x7e\n]{{0,16}}|[ ]?\([^()\n]{{1,30}}\)[^\x21-\x7e\n]{{0,8}})(?:(?:es|là) )?[:=]?[ ]{{0,2}}(?:[\w.@-]{{1,40}} ?/ ?)?{_ASCII_VALUE}",
         "value",
         "비밀번호는 " + "Harbor_570x" + " 입니다",
         _holds_said,
+    ),
+    # An account told as "name / password"
+    Rule(
+        "password",
+        (
+            "계정",
+            "아이디",
+            "로그인",
+            "접속",
+            "账号",
+            "帐号",
+            "账户",
+            "帳號",
+            "用户名",
+            "登录",
+            "登入",
+            "アカウント",
+            "ログイン",
+            "ユーザー",
+        ),
+        rf"(?:계정|아이디|로그인|접속|账号|帐号|账户|帳號|用户名|登录|登入|アカウント|ログイン|ユーザー)[^\x21-\x7e\n]{{0,16}}[:=]?[ ]{{0,2}}[\w.@-]{{1,40}}[ ]?/[ ]?{_ASCII_VALUE}",
+        "value",
+        "계정: kim / " + "Harbor_570x",
+        _holds_strict_said,
+    ),
+    Rule(
+        "password",
+        ("로그인", "접속", "登录", "登入", "登陆", "ログイン"),
+        r"(?<![A-Za-z0-9_.@/-])[A-Za-z0-9_.@-]{1,40}[ ]?/[ ]?(?P<value>[!#-&(-_a-~]{6,100})[ ]?(?:로|으로|でも?|来|去)?[ ]?(?:로그인|접속|登录|登入|登陆|ログイン)",
+        "value",
+        "kim / " + "Harbor_570x" + " 로 로그인해",
+        _holds_strict_said,
+        lead=160,
+    ),
+    Rule(
+        "password",
+        ("パス",),
+        rf"パス(?:は|が|を|：|:)[ ]?{_ASCII_VALUE}",
+        "value",
+        "パスは" + "Harbor_570x" + "です",
+        _holds_strict_said,
     ),
     Rule(
         "assignment",
@@ -2445,7 +2748,7 @@ RULES: Final[tuple[Rule, ...]] = (
             "the passphrase",
             "my passphrase",
         ),
-        r"""(?i)(?<![^\s"'`*(])[`"']?(?P<value>[^\s"'`<>\\,;()]{8,100})[`"']? (?:as|is) (?:the |my |our |your |a |new |root |admin |db |login |default |temporary )*(?:password|passphrase|passwd|pwd)\b""",
+        r"""(?i)(?<![^\s"'`*(])[`"']?(?P<value>[^\s"'`<>\\,;()]{8,100})[`"']? \(?(?:(?:as|is|for) )?(?:the |my |our |your |a |new |root |admin |db |login |default |temporary )+(?:password|passphrase|passwd|pwd)\b""",
         "value",
         "use " + "Harbor_570x" + " as the password",
         _holds_strict_password,
@@ -2485,7 +2788,7 @@ RULES: Final[tuple[Rule, ...]] = (
     Rule(
         "password",
         ("비밀번호", "비번", "패스워드", "암호", "密码", "密碼", "パスワード"),
-        r"""(?<![^\s"'`「:：])(?P<value>[!#-&(-_a-~]{6,100})["'`」]?[ ]?(?:가|이|을|를|로|으로|が|を|は|是|为|作为|이게|가 새|이 새|が新しい|是新|是我的|是新的)[ ]?(?:새|新しい|新|我的|내|우리)?[ ]?(?:비밀번호|비번|패스워드|암호|密码|密碼|パスワード)""",
+        r"""(?:(?<![^\s"'`「:：])|(?<=[^\x00-\x7f]))(?P<value>[!#-&(-_a-~]{6,100})["'`」]?[ ]?(?:가|이|을|를|로|으로|が|を|は|是|为|為|作为|作為|做|当|當|이게|가 새|이 새|が新しい|是新|是我的|是新的)[ ]?(?:새|新しい|新|我的|내|우리)?[ ]?(?:비밀번호|비번|패스워드|암호|密码|密碼|パスワード)""",
         "value",
         "Harbor_570x" + "가 비밀번호야",
         _holds_strict_password,
@@ -2505,6 +2808,7 @@ _RUN_LEAD: Final = 26
 # Shorter runs without any digit are names.
 _RUN_WITHOUT_DIGIT: Final = 28
 _DIGIT = re.compile(rb"[0-9]")
+_ALNUM_CHARS: Final = string.ascii_letters + string.digits + "_.-"
 _RUN_TABLE: Final = bytes(
     97 if chr(i) in string.ascii_letters + string.digits + "_-" else 32 for i in range(256)
 )
@@ -2542,33 +2846,22 @@ class _Index:
     """The rules by literal, and the patterns that find literals."""
 
     tokens: dict[str, tuple[Rule, ...]]
-    words: dict[
-        bytes, tuple[tuple[int, bytes, Rule], ...]
-    ]  # common word -> (offset in literal, literal, rule)
-    rare: tuple[re.Pattern[bytes], ...]  # of the other words, by first letter: one quick scan each
-    rare_rules: dict[bytes, tuple[Rule, ...]]
+    # The patterns that find the other literals by one character each, its anchor; and by anchor
+    # and what follows it in the literal: (place of the anchor, literal, whether a flag, rule).
+    anchors: tuple[tuple[bytes, re.Pattern[bytes]], ...]  # (what must be in a text, pattern)
+    words: dict[bytes, tuple[tuple[int, bytes, bool, Rule], ...]]
     foreign: dict[str, tuple[Rule, ...]]
+    hinted: dict[str, tuple[Rule, ...]]  # the token rules with a hint
     token_start: re.Pattern[str]
-    word: re.Pattern[bytes]  # in lower-case ASCII
+    hint: re.Pattern[str]
     foreign_word: re.Pattern[str]
 
 
-# Nearly every literal of a word rule contains one of these, so one scan finds them all; each
-# of the others costs a scan of its own.
-_COMMON_WORDS: Final = (
-    "pass",
-    "pw",
-    "secret",
-    "token",
-    "key",
-    "auth",
-    "cred",
-    "://",
-    "bearer",
-    "basic",
-    "cookie",
-    "sess",
-)
+# The characters that literals of words are looked for by, the first one that a literal has: a scan
+# for one character and what follows it is the quickest there is. Few characters, since each costs
+# every text a scan, and rather rare ones; texts mostly lack the first ones altogether.
+_ANCHORS: Final = "$<}q-=gpkubc:d"
+_RARE_ANCHORS: Final = "$<}q="
 
 
 def _group_rules(rules: Iterable[Rule]) -> dict[str, tuple[Rule, ...]]:
@@ -2583,51 +2876,73 @@ def _group_rules(rules: Iterable[Rule]) -> dict[str, tuple[Rule, ...]]:
     }
 
 
+_NAME_BYTES: Final = (string.ascii_letters + string.digits + "_-").encode()
+
+
 @cache
 def _build_index() -> _Index:
     """Return the index of RULES; made at first use, so that importing stays instant."""
-    tokens = _group_rules(rule for rule in RULES if rule.exact)
+    tokens = _group_rules(rule for rule in RULES if rule.exact and not rule.hint)
     hinted: dict[str, list[str]] = {}
     for rule in RULES:
         if rule.hint:
             hinted.setdefault("".join(rule.literals), []).append(rule.hint)
     plain = [literal for rule in RULES if rule.exact and not rule.hint for literal in rule.literals]
-    starts = [_alternation(plain)]
-    starts += [f"[{letters}](?={'|'.join(hints)})" for letters, hints in hinted.items()]
+    hints = "|".join(f"[{chars}](?={'|'.join(hints)})" for chars, hints in hinted.items())
     # A token starts after something that is no letter or digit; the "n" of an escaped "\\n" and
     # the digits of a "%3D" do not count.
-    edge = r"(?:[^A-Za-z0-9]|\[[0-9;]{1,12}m|\\[nrtbf]|%[0-9A-F][0-9A-F])"
-    words: dict[bytes, list[tuple[int, bytes, Rule]]] = {w.encode(): [] for w in _COMMON_WORDS}
-    rare: list[Rule] = []
+    edge = r"[^A-Za-z0-9](?:(?<=\\)[nrtbf]|(?<=%)[0-9A-F][0-9A-F]|(?<=\[)[0-9;]{1,12}m)??"
+    words: dict[str, dict[str, list[tuple[int, bytes, bool, Rule]]]] = {}
     foreign = []
     for rule in RULES:
         if rule.exact:
             continue
+        if not rule.literals[0].isascii():
+            foreign.append(rule)
+            continue
         for literal in rule.literals:
-            common = next((word for word in _COMMON_WORDS if word in literal), None)
-            if not literal.isascii():
-                foreign.append(rule)
-                break
-            if common:
-                place = literal.index(common)
-                words[common.encode()].append((place, literal.encode(), rule))
-            else:
-                rare.append(replace(rule, literals=(literal,)))
-    rare_rules = _group_rules(rare)
-    heads: dict[str, list[str]] = {}
-    for literal in rare_rules:
-        heads.setdefault(literal[0], []).append(literal)
+            word = literal.removeprefix(" ")
+            anchor = next(char for char in _ANCHORS if char in word)
+            place = word.index(anchor)
+            row = (place, word.encode(), word != literal, rule)
+            words.setdefault(anchor, {}).setdefault(word[place + 1 :], []).append(row)
     foreign_rules = _group_rules(foreign)
     return _Index(
         tokens,
-        {word: tuple(found) for word, found in words.items()},
-        tuple(re.compile(_alternation(found).encode("ascii")) for found in heads.values()),
-        {literal.encode(): found for literal, found in rare_rules.items()},
+        tuple(
+            (
+                anchor.encode() if anchor in _RARE_ANCHORS else b"",
+                re.compile(_anchor_pattern(anchor, rests).encode("ascii")),
+            )
+            for anchor, rests in words.items()
+        ),
+        # Where one rest begins like another, only the longer is found: it leads to both's rules.
+        {
+            (anchor + rest).encode(): tuple(
+                row for end in range(len(rest), -1, -1) for row in rests.get(rest[:end], ())
+            )
+            for anchor, rests in words.items()
+            for rest in rests
+        },
         foreign_rules,
-        re.compile(rf"{edge}({'|'.join(starts)})"),
-        re.compile(_alternation(_COMMON_WORDS).encode("ascii")),
+        _group_rules(rule for rule in RULES if rule.hint),
+        re.compile(rf"{edge}({_alternation(plain)}|{hints})"),
+        re.compile(hints),
         re.compile(_alternation(foreign_rules)),
     )
+
+
+def _anchor_pattern(
+    anchor: str, rests: Mapping[str, Sequence[tuple[int, bytes, bool, Rule]]]
+) -> str:
+    """Return the pattern of an anchor and one of `rests`; a short one only after its beginning."""
+    choices = []
+    for rest in sorted(rests, key=len, reverse=True):
+        literals = {literal.decode() for place, literal, _, _ in rests[rest] if place}
+        always = len(rest) > 3 or len(literals) > 5 or not all(row[0] for row in rests[rest])
+        checks = [f"(?<={re.escape(literal)})" for literal in sorted(literals)]
+        choices.append(re.escape(rest) + ("" if always else f"(?:{'|'.join(checks)})"))
+    return f"{re.escape(anchor)}({'|'.join(choices)})"
 
 
 @cache
@@ -2642,8 +2957,13 @@ class _Hidden:
     kind: str
 
 
-def _find_runs(data: bytes, low: int, high: int) -> Iterator[tuple[int, int]]:
-    """Yield start and end of stretches of data[low:high] with long runs of token characters."""
+def _find_runs(
+    data: bytes, low: int, high: int, coded: list[tuple[int, int]]
+) -> Iterator[tuple[int, int]]:
+    """Yield start and end of stretches of data[low:high] with long runs of token characters.
+
+    Runs that may be a text in base64 or hex are added to `coded`.
+    """
     shape = data[low:high].translate(_RUN_TABLE)
     run = b"a" * _RUN_CHARS
     start, end = 0, -_RUN_LEAD - 1
@@ -2654,6 +2974,8 @@ def _find_runs(data: bytes, low: int, high: int) -> Iterator[tuple[int, int]]:
         if stop - found < _RUN_WITHOUT_DIGIT and not _DIGIT.search(data, low + found, low + stop):
             found = shape.find(run, stop)  # a name
             continue
+        if _CODED_START.match(data, low + found):
+            coded.append((low + found, low + stop))
         if found - 2 * _RUN_LEAD > end:
             if end > 0:
                 yield low + start, low + end + _RUN_LEAD
@@ -2682,7 +3004,7 @@ def _try_rule(text: str, at: int, rule: Rule, floors: dict[int, int]) -> _Hidden
     else:
         match = _compiled(rule.pattern).match(text, at)
     if match is None:
-        return None
+        return _try_broken(text, at, rule) if rule.exact else None
     if not rule.judge(match):
         if match.end() - at > _LONG_REFUSAL and not _GAP.search(match[0]):
             floors[id(rule)] = match.end()
@@ -2694,7 +3016,7 @@ def _try_rule(text: str, at: int, rule: Rule, floors: dict[int, int]) -> _Hidden
         start, end = match.span(name)
         if name == "bare":
             if end - start < _JUDGED_CHARS:
-                end = start + len(text[start:end].rstrip(".,:;!?") or text[start:end])
+                end = _end_of_bare(match, end)
             else:
                 rest = _VALUE_REST.match(text, end)
                 end = rest.end() if rest else end
@@ -2704,8 +3026,65 @@ def _try_rule(text: str, at: int, rule: Rule, floors: dict[int, int]) -> _Hidden
     elif (rule.lead and end >= at + 600) or end - start >= _JUDGED_CHARS:
         rest = _VALUE_REST.match(text, end)
         end = rest.end() if rest and rule.kind != "private-key" else end
+    if rule.exact and text[end : end + 1] in _AT_LINE_END:
+        end = _end_of_wrapped(text, start, end)
     floors[id(rule)] = end
     return _Hidden(start, end, rule.kind)
+
+
+_AT_LINE_END: Final = ("\n", "\r")
+# A token that a terminal has wrapped: its end stands alone at the start of the next line.
+_WRAPPED_SHAPE: Final = (
+    r"""\r?\n[ \t]{0,8}(?P<rest>[A-Za-z0-9_+/=-]{6,200}+)(?=["'`]?,?[ \t]{0,80}(?:\r?\n|\Z))"""
+)
+_WRAPPED = lazy_pattern(_WRAPPED_SHAPE)
+_BROKEN = lazy_pattern(rf"(?P<head>[A-Za-z0-9_.-]{{8,200}}+){_WRAPPED_SHAPE}")
+_WRAP_COLUMN: Final = 60
+
+
+def _end_of_wrapped(text: str, start: int, end: int) -> int:
+    """Return the end of a token that goes on below, where its line is full or holds nothing else."""
+    line_start = text.rfind("\n", 0, start) + 1
+    is_full = end - line_start >= _WRAP_COLUMN
+    is_alone = not text[line_start:start].strip()
+    while (is_full or is_alone) and (rest := _WRAPPED.match(text, end)):
+        if not (_is_random(rest["rest"]) or (is_full and _count_changes(rest["rest"]))):
+            break
+        end, is_full = rest.end(), len(rest["rest"]) >= _WRAP_COLUMN
+    return end
+
+
+def _try_broken(text: str, at: int, rule: Rule) -> _Hidden | None:
+    """Return a token that the end of a line cuts so early that its rest makes it one."""
+    broken = _BROKEN.match(text, at)
+    if broken is None or rule.hint or not _is_random(broken["rest"]):
+        return None
+    whole = _compiled(rule.pattern).match(broken["head"] + broken["rest"])
+    if whole is None or not rule.judge(whole) or whole.end() <= len(broken["head"]):
+        return None
+    return _Hidden(at, broken.end(), rule.kind)
+
+
+_LINE_START = lazy_pattern(
+    r"""(?:^|\n)[ \t>|+$-]{0,20}(?:\d{1,6}[→:|\t][ \t]{0,8})?(?:export |set |ENV |- )?["']?[\w.$-]{0,60}\Z"""
+)
+_LINE_REST = lazy_pattern(
+    r"(?![,;&][ ]?[\w.-]{1,40}[=:]|\\{1,8}[nrtu])\S{1,120}(?=[ \t]{0,20}(?:\r?\n|\Z))"
+)
+
+
+def _end_of_bare(match: re.Match[str], end: int) -> int:
+    """Return where an unquoted value ends that the pattern ends at `end`.
+
+    In a line of its own, as .env and .ini files have, it is all up to the end of the line;
+    elsewhere without the sentence's full stop or comma.
+    """
+    text, start = match.string, match.start("bare")
+    if match["link"] and text[end : end + 1] not in ("", " ", "\n", "\t", "\r"):
+        rest = _LINE_REST.match(text, end)
+        if rest and _LINE_START.search(text, max(0, match.start() - 90), match.start()):
+            return start + len(text[start : rest.end()].rstrip(""",;"'`"""))
+    return start + len(text[start:end].rstrip(".,:;") or text[start:end])
 
 
 def _find_tokens(
@@ -2713,39 +3092,178 @@ def _find_tokens(
 ) -> Iterator[_Hidden]:
     """Yield what the token rules hide in text[low:high]."""
     index = _build_index()
-    for start, end in _find_runs(data, low, high):
+    coded: list[tuple[int, int]] = []
+    for start, end in _find_runs(data, low, high, coded):
         # The pattern eats the character before a token; at the start of a text there is none.
         at_start = index.token_start.match(" " + text[:60]) if start == 0 else None
-        if at_start:
-            for rule in index.tokens[at_start[1]]:
-                if span := _try_rule(text, 0, rule, floors):
+        found = [(0, at_start[1])] if at_start else []
+        found += [(m.start(1), m[1]) for m in index.token_start.finditer(text, start, end)]
+        for at, literal in found:
+            rules = index.tokens.get(literal, ())
+            if index.hint.match(text, at):
+                rules += index.hinted[text[at]]
+            for rule in rules:
+                if span := _try_rule(text, at, rule, floors):
                     yield span
-        for found in index.token_start.finditer(text, start, end):
-            for rule in index.tokens[found[1]]:
-                if span := _try_rule(text, found.start(1), rule, floors):
-                    yield span
+    for start, end in coded:
+        if kind := _kind_in_code(text[start:end]):
+            yield _Hidden(start, _PADDING.match(text, end).end(), kind)  # type: ignore[union-attr]
+
+
+# How base64 and hex of plain text look: of each byte the high bits are few.
+_CODED_START: Final = re.compile(
+    rb"n?(?:(?:[CI-Za-f][ACDEFGHQS-Xg-ny0-3wz][ABEFIJMNQRUVYZcdghklopstwx014589][A-Za-z0-9+/_-]){6}"
+    rb"|(?:[2-7][0-9A-Fa-f]){20})"
+)
+_HEX_RUN = lazy_pattern(r"(?:[2-7][0-9A-Fa-f]|0[9AaDd])+")
+_PADDING = lazy_pattern(r"=*+")
+_MAX_CODED_CHARS: Final = 4096
+
+
+def _decode_run(run: str) -> str:
+    """Return the plain text that a run of letters and digits encodes, or ""."""
+    try:
+        if _HEX_RUN.fullmatch(run):
+            plain = bytes.fromhex(run)
+        else:
+            run = run[:_MAX_CODED_CHARS].translate({45: "+", 95: "/"})
+            plain = base64.b64decode(run[: len(run) - (len(run) % 4 == 1)] + "=" * (-len(run) % 4))
+    except ValueError:
+        return ""
+    text = plain.decode("ascii", "replace")
+    return (
+        text
+        if text.replace("\n", "").replace("\r", "").replace("\t", "").isprintable()
+        and text.isascii()
+        else ""
+    )
+
+
+def _kind_in_code(run: str) -> str:
+    """Return the kind of secret that a run of base64 or hex holds, or ""."""
+    if run[0] == "n" and len(run) % 4 == 1:
+        run = run[1:]  # of an escaped line end
+    plain = _decode_run(run)
+    if not plain:
+        return ""
+    data = plain.encode("ascii")
+    spans = list(_find_tokens(plain, data, 0, len(plain), {}))
+    if not spans and len(plain) < 1000:
+        spans = _find_secrets(plain, data, [(0, len(plain))])
+    return spans[0].kind if spans else ""
+
+
+# Letters, digits, "-" and "_" written as escapes of JSON and programs, of URLs, of HTML.
+_CODE: Final = r"(?:2[Dd]|3[0-9]|4[1-9A-Fa-f]|5[0-9AaFf]|6[1-9A-Fa-f]|7[0-9Aa])"
+_ESCAPE: Final = rf"\\{{1,8}}(?:u00|x){_CODE}|%{_CODE}|&\#(?:x{_CODE}|\d{{2,3}});"
+_ESCAPE_HINTS: Final = tuple(
+    (hint[:1].encode("ascii"), re.compile(hint.encode("ascii")))
+    for hint in (
+        rf"\\(?=(?:u00|x){_CODE})",
+        rf"%(?={_CODE})",
+        rf"&(?=#(?:x{_CODE}|4[589]|[5-9]\d|1[012]\d);)",
+    )
+)
+_ESCAPED_RUN = lazy_pattern(rf"(?:{_ESCAPE}|[A-Za-z0-9_.-]){{12,{_MAX_CODED_CHARS}}}+")
+_ONE_ESCAPE = lazy_pattern(_ESCAPE)
+
+
+def _unescape(escape: re.Match[str]) -> str:
+    digits = escape[0].lstrip("\\ux%&#").rstrip(";")
+    is_decimal = escape[0].startswith("&") and "x" not in escape[0]
+    return chr(int(digits, 10 if is_decimal else 16) % 128)
+
+
+def _find_escaped(text: str, lower: bytes, low: int, high: int) -> Iterator[_Hidden]:
+    """Yield tokens of which some letters are written as escapes."""
+    for needed, pattern in _ESCAPE_HINTS:
+        if needed not in lower:
+            continue
+        floor = low
+        for hint in pattern.finditer(lower, low, high):
+            if hint.start() < floor:
+                continue
+            head = text[max(floor, hint.start() - 60) : hint.start()]
+            start = hint.start() - len(head) + len(head.rstrip(_ALNUM_CHARS))
+            found = _ESCAPED_RUN.match(text, start)
+            if found is None:
+                continue
+            floor = found.end()
+            plain = _ONE_ESCAPE.sub(_unescape, found[0])
+            for span in _find_tokens(plain, plain.encode("ascii", "replace"), 0, len(plain), {}):
+                yield _Hidden(start, floor, span.kind)
 
 
 def _find_words(text: str, lower: bytes, low: int, high: int) -> Iterator[tuple[int, Rule]]:
     """Yield the places of word literals with the rules to try there."""
     index = _build_index()
-    for found in index.word.finditer(lower, low, high):
-        for place, literal, rule in index.words[found[0]]:
-            at = found.start() - place
-            if at >= 0 and lower.startswith(literal, at):
-                yield at, rule
-    for pattern in index.rare:
+    for needed, pattern in index.anchors:
+        if needed not in lower:
+            continue
         for found in pattern.finditer(lower, low, high):
-            for rule in index.rare_rules[found[0]]:
-                yield found.start(), rule
+            for place, literal, is_flag, rule in index.words[found[0]]:
+                at = found.start() - place
+                if at < 0 or not lower.startswith(literal, at):
+                    continue
+                if not (is_flag and at and lower[at - 1] in _NAME_BYTES):
+                    yield at, rule
     if not text.isascii():
         for word in index.foreign_word.finditer(text, low, high):
             for rule in index.foreign[word[0]]:
                 yield word.start(), rule
 
 
+# What splits a word only for programs: colours of terminals, and characters of no width.
+_COLOUR: Final = "\x1b"
+_NO_WIDTH: Final = ("\u200b", "\u200c", "\u200d", "\u00ad", "\u2060", "\ufeff")
+_SPLITS = {char: lazy_pattern(char) for char in _NO_WIDTH} | {
+    _COLOUR: lazy_pattern("\x1b(?=\\[)\\[[0-9;]{0,20}[mK]")
+}
+
+
+def _find_split(text: str) -> Iterator[_Hidden]:
+    """Yield what the rules hide once characters that nobody sees are taken out."""
+    splits = list(_SPLITS[_COLOUR].finditer(text)) if _COLOUR in text else []
+    if not text.isascii():
+        for char in _NO_WIDTH:
+            if char in text:
+                splits += _SPLITS[char].finditer(text)
+    if not splits:
+        return
+    splits.sort(key=lambda split: split.start())
+    parts: list[str] = []
+    places, gaps = [0], [0]  # from this place in the joined text on, so much was taken out
+    last = length = 0
+    for split in splits:
+        parts.append(text[last : split.start()])
+        length += split.start() - last
+        last = split.end()
+        places.append(length)
+        gaps.append(last - length)
+    parts.append(text[last:])
+    joined = "".join(parts)
+    near: list[tuple[int, int]] = []
+    for place in places[1:]:
+        start = max(0, place - _REACH)
+        if near and start <= near[-1][1]:
+            start = near.pop()[0]
+        near.append((start, min(len(joined), place + _REACH)))
+    for span in _find_rules(joined, joined.encode("ascii", "replace"), near):
+        start = span.start + gaps[bisect.bisect_right(places, span.start) - 1]
+        end = span.end + gaps[bisect.bisect_right(places, span.end - 1) - 1]
+        yield _Hidden(start, end, span.kind)
+
+
 def _find_secrets(text: str, data: bytes, places: Iterable[tuple[int, int]]) -> list[_Hidden]:
-    """Return what the rules hide near `places`, in no order, perhaps overlapping.
+    """Return what is to hide near `places`, in no order, perhaps overlapping.
+
+    `data` is the text in ASCII, "?" for all else: the same places, but quicker to search.
+    """
+    return [*_find_rules(text, data, places), *_find_split(text)]
+
+
+def _find_rules(text: str, data: bytes, places: Iterable[tuple[int, int]]) -> list[_Hidden]:
+    """Return what the rules hide near `places`.
 
     `data` is the text in ASCII, "?" for all else: the same places, but quicker to search.
     """
@@ -2754,6 +3272,7 @@ def _find_secrets(text: str, data: bytes, places: Iterable[tuple[int, int]]) -> 
     floors: dict[int, int] = {}
     for low, high in places:
         spans += _find_tokens(text, data, low, high, floors)
+        spans += _find_escaped(text, lower, low, high)
         for at, rule in sorted(_find_words(text, lower, low, high), key=itemgetter(0)):
             if span := _try_rule(text, at, rule, floors):
                 spans.append(span)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import base64
 import json
 import random
 import string
@@ -548,3 +549,51 @@ def test_json_stays_json() -> None:
         "c": [f"-u kim:{PASSWORD}", "x\ny"],
     }
     assert json.loads(redact(json.dumps(record)))["c"][1] == "x\ny"
+
+
+TOLD = "Xk93jfQ2" + "mPw7"
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        pytest.param("Password for kim: {}", id="for whom"),
+        pytest.param("login with kim / {}", id="name and password"),
+        pytest.param("credentials: kim / {}", id="credentials"),
+        pytest.param(r"net use Z: \\srv\share {} /user:kim", id="net use"),
+        pytest.param("openssl enc -aes-256-cbc -k {} -in a.bin", id="openssl"),
+        pytest.param("sshpass -p {} ssh kim@host", id="sshpass"),
+        pytest.param("mysql -u root -p{} shop", id="mysql"),
+        pytest.param("echo {} | sudo -S systemctl restart nginx", id="sudo"),
+        pytest.param("CREATE USER kim IDENTIFIED BY '{}'", id="SQL"),
+        pytest.param("비밀번호는 {}야", id="Korean"),
+        pytest.param("密码是{}", id="Chinese"),
+        pytest.param("パスワードは{}です", id="Japanese"),
+        pytest.param("password: {}!?", id="signs at its end"),
+    ],
+)
+def test_passwords_told_to_people_and_programs(text: str) -> None:
+    hidden = redact(text.format(TOLD))
+    assert TOLD[:6] not in hidden
+    assert "[REDACTED:password]" in hidden
+    assert "!?" not in hidden
+
+
+def test_a_token_in_base64_is_one() -> None:
+    token = "ghp_" + "AbCdEfGhIjKlMnOpQrStUvWxYz0123456789"
+    packed = base64.b64encode(token.encode()).decode()
+    assert packed[:12] not in redact(f"the secret is {packed}")
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "the password is required",
+        "login with google / github",
+        "openssl rsa -in key.pem -out plain.pem",
+        "Reset password for kim: done",
+        "We hash passwords with bcrypt and compare them",
+    ],
+)
+def test_talk_about_passwords_stays(text: str) -> None:
+    assert redact(text) == text
