@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import os
 import re
 import sys
 import tempfile
@@ -81,7 +82,7 @@ def make_uuid(name: str) -> str:
     return str(uuid.uuid5(uuid.NAMESPACE_URL, f"code-memory-bench/{name}"))
 
 
-def write_transcript(session: Json, home: Path) -> None:
+def write_transcript(session: Json, home: Path) -> Path:
     """Write one session as Claude Code does: a line for each prompt, text, tool call and result."""
     folder = home / ".claude" / "projects" / ("-" + session["cwd"].strip("/").replace("/", "-"))
     folder.mkdir(parents=True, exist_ok=True)
@@ -105,7 +106,9 @@ def write_transcript(session: Json, home: Path) -> None:
                 }
             )
     text = "".join(json.dumps(line, ensure_ascii=False) + "\n" for line in lines)
-    (folder / f"{session_id}.jsonl").write_text(text, "utf-8")
+    path = folder / f"{session_id}.jsonl"
+    path.write_text(text, "utf-8")
+    return path
 
 
 def make_messages(turn: Json) -> Iterator[tuple[str, Json]]:
@@ -142,8 +145,10 @@ def filled_memories(
     """Lend the memories of a scratch home into which the sessions were imported."""
     with tempfile.TemporaryDirectory() as folder:
         home = Path(folder).resolve()
-        for session in sessions:
-            write_transcript(session, home)
+        for number, session in enumerate(sessions):
+            path = write_transcript(session, home)
+            # They are read in the order of their times: the same one in every run.
+            os.utime(path, (1_767_225_600 + number, 1_767_225_600 + number))
         places = cm.Places(home / ".claude-code" / "memory", home, {}, "linux")
         memories = cm.Memories(places, settings or cm.Settings())
         try:
