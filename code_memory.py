@@ -5640,9 +5640,9 @@ CANDIDATES: Final = 75
 # Characters read for one query (not ASCII: thrice), of one candidate, and of a neighbour of one.
 READ_COST: Final = 48_000
 CANDIDATE_CHARS: Final = 800
-# Of the hits shown, one in 300 was behind the last of them by more than this before it was read:
+# Hardly one of the hits shown was behind the last of them by more than this before it was read:
 # such candidates are not read.
-READ_MARGIN: Final = 0.2
+READ_MARGIN: Final = 0.35
 NEIGHBOUR_CHARS: Final = 300
 _FETCHED_AT_ONCE: Final = 64
 # Damage may leave a memory with a number beyond these; it is not ranked, rather than that a table
