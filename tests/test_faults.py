@@ -103,8 +103,14 @@ def run_until_killed(work: Callable[[], object], delay: float | None) -> bool:
     return os.WIFSIGNALED(status)
 
 
+@pytest.fixture(autouse=True)
+def _batches_of_before(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Have the size of batches, which is made small below, given back after each test."""
+    monkeypatch.setattr(cm, "BATCH_DRAFTS", cm.BATCH_DRAFTS)
+
+
 def sync_home(home: Path) -> None:
-    cm.BATCH_DRAFTS = 4  # in the child only: many transactions, so that a kill falls into one
+    cm.BATCH_DRAFTS = 4  # many transactions, so that a kill falls into one
     memories = open_memories(home)
     sync(memories)
     memories.close()
